@@ -1,0 +1,72 @@
+"""Headers matching. A binding's rule is parsed once, when it is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bindings.binding import Binding, Destination
+from leveret.model.errors import PreconditionFailed
+from leveret.model.tables import Table
+
+_MODES = ("all", "any", "all-with-x", "any-with-x")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    wants_all: bool
+    fields: tuple[tuple[str, Any], ...]
+
+    def holds(self, headers: Table) -> bool:
+        hits = (_field_matches(headers, key, wanted) for key, wanted in self.fields)
+        return all(hits) if self.wants_all else any(hits)
+
+
+def _parse(arguments: Mapping[str, Any]) -> _Rule:
+    mode = arguments.get("x-match", "all")
+    if mode not in _MODES:
+        raise PreconditionFailed(
+            f"Invalid x-match field value {mode!r}; expected all, any, all-with-x or any-with-x"
+        )
+    with_x = mode.endswith("-with-x")
+    fields = tuple(
+        (key, value)
+        for key, value in arguments.items()
+        if key != "x-match" and (with_x or not key.startswith("x-"))
+    )
+    return _Rule(mode.startswith("all"), fields)
+
+
+def _field_matches(headers: Table, key: str, wanted: Any) -> bool:
+    if key not in headers:
+        return False
+    return wanted is None or same_value(headers[key], wanted)
+
+
+def same_value(left: Any, right: Any) -> bool:
+    """Equal within one class of types: 5 of any integer width is 5, but never '5' or true."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return isinstance(left, int) == isinstance(right, int) and left == right
+    return type(left) is type(right) and bool(left == right)
+
+
+class HeadersMatcher:
+    depends_on_key_alone = False
+
+    def __init__(self) -> None:
+        self._rules: dict[Binding, _Rule] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._rules[binding] = _parse(binding.arguments)
+
+    def remove(self, binding: Binding) -> None:
+        del self._rules[binding]
+
+    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
+        return [b.destination for b, rule in self._rules.items() if rule.holds(headers)]
+
+    def explain(self, routing_key: str, headers: Table) -> list[Binding]:
+        return [binding for binding, rule in self._rules.items() if rule.holds(headers)]

@@ -1,0 +1,79 @@
+"""The matcher port, and the two kinds that are a dictionary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+from bindings.binding import Binding, Destination
+from leveret.model.tables import Table
+
+
+class Matcher(Protocol):
+    """Who is interested in a message.
+
+    `depends_on_key_alone` promises that equal routing keys give equal answers until the bindings
+    change, so that the answer may be kept.
+    """
+
+    depends_on_key_alone: bool
+
+    def add(self, binding: Binding) -> None: ...
+
+    def remove(self, binding: Binding) -> None: ...
+
+    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]: ...
+
+    def explain(self, routing_key: str, headers: Table) -> list[Binding]: ...
+
+
+class DirectMatcher:
+    """Exact key."""
+
+    depends_on_key_alone = True
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[Binding, None]] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._by_key.setdefault(binding.routing_key, {})[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        held = self._by_key[binding.routing_key]
+        del held[binding]
+        if not held:
+            del self._by_key[binding.routing_key]
+
+    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
+        return [binding.destination for binding in self._by_key.get(routing_key, ())]
+
+    def explain(self, routing_key: str, headers: Table) -> list[Binding]:
+        return list(self._by_key.get(routing_key, ()))
+
+
+class FanoutMatcher:
+    """Everybody."""
+
+    depends_on_key_alone = True
+
+    def __init__(self) -> None:
+        self._bindings: dict[Binding, None] = {}
+        self._destinations: Counter[Destination] = Counter()
+
+    def add(self, binding: Binding) -> None:
+        self._bindings[binding] = None
+        self._destinations[binding.destination] += 1
+
+    def remove(self, binding: Binding) -> None:
+        del self._bindings[binding]
+        self._destinations[binding.destination] -= 1
+        if not self._destinations[binding.destination]:
+            del self._destinations[binding.destination]
+
+    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
+        return self._destinations
+
+    def explain(self, routing_key: str, headers: Table) -> list[Binding]:
+        return list(self._bindings)
+

@@ -1,0 +1,86 @@
+"""An exchange holds its bindings and asks its matcher. Its kind is nothing but the matcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bindings import (
+    Binding,
+    DirectMatcher,
+    FanoutMatcher,
+    HeadersMatcher,
+    Matcher,
+    TopicMatcher,
+)
+from leveret.model.errors import PreconditionFailed
+
+_MATCHERS: dict[str, Callable[[], Matcher]] = {
+    "direct": DirectMatcher,
+    "fanout": FanoutMatcher,
+    "topic": TopicMatcher,
+    "headers": HeadersMatcher,
+}
+
+
+def known_kinds() -> list[str]:
+    return sorted(_MATCHERS)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSpec:
+    """What a client declares; equal specs make a re-declaration harmless."""
+
+    name: str
+    kind: str
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def alternate(self) -> str | None:
+        value = self.arguments.get("alternate-exchange")
+        return value if isinstance(value, str) else None
+
+
+class Exchange:
+    """A named matcher with bindings. `had_bindings` is what auto-delete waits for."""
+
+    def __init__(self, spec: ExchangeSpec, matcher: Matcher | None = None) -> None:
+        if matcher is None and spec.kind not in _MATCHERS:
+            raise PreconditionFailed(f"unknown exchange type '{spec.kind}'")
+        self.spec = spec
+        self.name = spec.name
+        self.alternate = spec.alternate
+        self.matcher: Matcher = matcher or _MATCHERS[spec.kind]()
+        self.bindings: dict[Binding, None] = {}
+        self.had_bindings = False
+        self.published_in = 0
+        self.published_out = 0
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.name!r} {self.spec.kind} bindings={len(self.bindings)}>"
+
+    def bind(self, binding: Binding) -> bool:
+        """Add a binding; false when it was there already."""
+        if binding in self.bindings:
+            return False
+        self.matcher.add(binding)
+        self.bindings[binding] = None
+        self.had_bindings = True
+        return True
+
+    def unbind(self, binding: Binding) -> bool:
+        """Remove a binding; false when there was none."""
+        if binding not in self.bindings:
+            return False
+        self.matcher.remove(binding)
+        del self.bindings[binding]
+        return True
+
+    @property
+    def is_abandoned(self) -> bool:
+        """An auto-delete exchange whose last binding has gone."""
+        return self.spec.auto_delete and self.had_bindings and not self.bindings

@@ -1,0 +1,1 @@
+"""The vocabulary every room shares: messages, errors, arguments, ports. Imports nothing of ours."""

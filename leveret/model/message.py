@@ -1,0 +1,129 @@
+"""A message: an address and its content, kept as the publisher's own frames.
+
+A delivery on the same channel number copies the frames as they came in; any other re-frames them
+once and keeps that form, so a fanout builds each form once. Nothing here is ever changed in
+meaning after the message was routed: queues share one object.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from leveret.model.properties import Scan, scan
+from leveret.model.tables import Table
+
+FRAME_HEADER, FRAME_BODY, FRAME_END = 2, 3, 0xCE
+FRAME_OVERHEAD = 8
+BASIC_CLASS = 60
+_CONTENT_HEADER = struct.Struct(">BHIHHQ")
+_FRAME = struct.Struct(">BHI")
+_HEADER_FIXED = 12  # class id, weight, body size
+_END = b"\xce"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a message was published to; `wire` is its form inside a delivery, up to frame end."""
+
+    exchange: str
+    routing_key: str
+    wire: bytes = field(compare=False)
+
+    @staticmethod
+    def of(exchange: str, routing_key: str) -> Address:
+        name, key = exchange.encode(), routing_key.encode()
+        return Address(
+            exchange, routing_key, bytes([len(name)]) + name + bytes([len(key)]) + key + _END
+        )
+
+
+class Message:
+    """Shared by every queue it was routed to. `id` is its global number, set when it is routed."""
+
+    __slots__ = (
+        "address", "body_size", "channel", "frames", "header_size", "id", "origin", "scan",
+        "stored", "time_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self, address: Address, channel: int, frames: bytes, header_size: int, body_size: int
+    ) -> None:
+        self.address = address
+        self.channel = channel
+        self.frames = frames
+        self.header_size = header_size
+        self.body_size = body_size
+        self.scan: Scan = scan(frames[19 : 7 + header_size])
+        self.id = 0
+        self.time_ms = 0
+        self.origin = 0
+        self.stored = False
+
+    @staticmethod
+    def build(address: Address, properties: bytes, body: bytes) -> Message:
+        """A message from its parts, framed for channel 1 as one body frame."""
+        frames = content_frames(1, properties, body, max(len(body), 1) + FRAME_OVERHEAD)
+        return Message(address, 1, frames, _HEADER_FIXED + len(properties), len(body))
+
+    def __repr__(self) -> str:
+        address = self.address
+        return f"<Message {self.id} {address.exchange!r}/{address.routing_key!r} {self.body_size}B>"
+
+    @property
+    def exchange(self) -> str:
+        return self.address.exchange
+
+    @property
+    def routing_key(self) -> str:
+        return self.address.routing_key
+
+    @property
+    def properties(self) -> bytes:
+        return self.frames[19 : 7 + self.header_size]
+
+    @property
+    def body(self) -> bytes:
+        frames, position = self.frames, 8 + self.header_size
+        if len(frames) == position + FRAME_OVERHEAD + self.body_size:
+            return frames[position + 7 : -1]
+        parts = []
+        while position < len(frames):
+            size = _FRAME.unpack_from(frames, position)[2]
+            parts.append(frames[position + 7 : position + 7 + size])
+            position += size + FRAME_OVERHEAD
+        return b"".join(parts)
+
+    def headers(self) -> Table:
+        from leveret.model.properties import headers_of
+
+        return headers_of(self.properties) if self.scan.has_headers else {}
+
+    def content(self, channel: int, frame_max: int) -> bytes:
+        """Header and body frames for a channel, no frame longer than `frame_max`."""
+        if channel == self.channel and len(self.frames) <= frame_max:
+            return self.frames
+        return self._reframed(channel, frame_max)
+
+    def _reframed(self, channel: int, frame_max: int) -> bytes:
+        frames = content_frames(channel, self.properties, self.body, frame_max)
+        if len(frames) <= frame_max:
+            self.frames, self.channel = frames, channel
+        return frames
+
+    def with_properties(self, properties: bytes) -> Message:
+        return Message.build(self.address, properties, self.body)
+
+
+def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
+    """A content header frame and as many body frames as `frame_max` asks for."""
+    size = len(body)
+    head = _CONTENT_HEADER.pack(
+        FRAME_HEADER, channel, _HEADER_FIXED + len(properties), BASIC_CLASS, 0, size
+    )
+    parts = [head, properties, _END]
+    step = frame_max - FRAME_OVERHEAD
+    for start in range(0, size, step):
+        piece = body[start : start + step]
+        parts += (_FRAME.pack(FRAME_BODY, channel, len(piece)), piece, _END)
+    return b"".join(parts)

@@ -1,0 +1,140 @@
+"""Field tables: checked first, then decoded and encoded by pamqp.
+
+pamqp decodes tables recursively and trusts lengths, so every table from outside passes
+`check_table` before: iterative, with caps on depth and field count, allocating nothing from a
+length it has not seen the bytes of.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from pamqp import decode, encode
+
+from leveret.model.errors import ProtocolError
+
+MAX_DEPTH = 32
+MAX_FIELDS = 4096
+
+Table = dict[str, Any]
+
+_FIXED_WIDTH = {
+    ord("t"): 1, ord("b"): 1, ord("B"): 1, ord("s"): 2, ord("u"): 2, ord("U"): 2,
+    ord("I"): 4, ord("i"): 4, ord("f"): 4, ord("l"): 8, ord("L"): 8, ord("d"): 8,
+    ord("T"): 8, ord("D"): 5, ord("V"): 0,
+}  # fmt: skip
+_BYTES_TYPES = frozenset(b"Sx")
+_TYPE_NAMES = {
+    "t": "bool", "b": "byte", "B": "unsignedbyte", "s": "short", "u": "unsignedshort",
+    "U": "short", "I": "signedint", "i": "unsignedint", "l": "long", "L": "long",
+    "f": "float", "d": "double", "S": "longstr", "x": "binary", "T": "timestamp",
+    "D": "decimal", "V": "void", "F": "table", "A": "array",
+}  # fmt: skip
+_LENGTH = struct.Struct(">I")
+
+
+def check_table(data: bytes, start: int, limit: int) -> int:
+    """Verify the table at `start` and return where it ends; nothing is decoded."""
+    end = _sized_end(data, start, limit)
+    position, fields = start + 4, 0
+    open_ends: list[tuple[int, bool]] = [(end, True)]
+    while open_ends:
+        stop, keyed = open_ends[-1]
+        if position == stop:
+            open_ends.pop()
+            continue
+        fields += 1
+        if fields > MAX_FIELDS:
+            raise ProtocolError(f"table has more than {MAX_FIELDS} fields")
+        if keyed:
+            position = _skip_key(data, position, stop)
+        position, nested = _skip_value(data, position, stop)
+        if nested is not None:
+            if len(open_ends) >= MAX_DEPTH:
+                raise ProtocolError(f"table nested deeper than {MAX_DEPTH}")
+            open_ends.append(nested)
+    return end
+
+
+def _sized_end(data: bytes, start: int, limit: int) -> int:
+    if start + 4 > limit:
+        raise ProtocolError("table is cut off")
+    end = start + 4 + _LENGTH.unpack_from(data, start)[0]
+    if end > limit:
+        raise ProtocolError("table is longer than its frame")
+    return int(end)
+
+
+def _skip_key(data: bytes, position: int, stop: int) -> int:
+    after = position + 1 + data[position]
+    if after > stop:
+        raise ProtocolError("table key is cut off")
+    try:
+        data[position + 1 : after].decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError("table key is not UTF-8") from error
+    return after
+
+
+def _skip_value(data: bytes, position: int, stop: int) -> tuple[int, tuple[int, bool] | None]:
+    if position >= stop:
+        raise ProtocolError("table value is missing")
+    kind = data[position]
+    position += 1
+    width = _FIXED_WIDTH.get(kind)
+    if width is not None:
+        if position + width > stop:
+            raise ProtocolError("table value is cut off")
+        return position + width, None
+    if kind in _BYTES_TYPES:
+        return _sized_end(data, position, stop), None
+    if kind == 0x46 or kind == 0x41:  # F table, A array
+        return position + 4, (_sized_end(data, position, stop), kind == 0x46)
+    raise ProtocolError(f"unknown field type {chr(kind)!r} in a table")
+
+
+def decode_table(data: bytes) -> Table:
+    """Decode a table that stands alone in `data`."""
+    check_table(data, 0, len(data))
+    try:
+        return decode.field_table(data)[1]
+    except (ValueError, OverflowError, OSError) as error:
+        raise ProtocolError(f"undecodable table: {error}") from error
+
+
+def encode_table(table: Mapping[str, Any]) -> bytes:
+    return encode.field_table(dict(table))
+
+
+def field_spans(data: bytes, start: int = 0) -> list[tuple[str, str, int, int]]:
+    """(key, type, start, end) of each top-level field of a checked table, in order."""
+    end = _sized_end(data, start, len(data))
+    position = start + 4
+    spans = []
+    while position < end:
+        begin = position
+        position = _skip_key(data, position, end)
+        key = data[begin + 1 : position].decode()
+        kind = chr(data[position])
+        position, nested = _skip_value(data, position, end)
+        if nested is not None:
+            position = nested[0]
+        spans.append((key, kind, begin, position))
+    return spans
+
+
+def type_names(data: bytes) -> dict[str, str]:
+    """RabbitMQ's name for the wire type of each top-level field."""
+    return {key: _TYPE_NAMES[kind] for key, kind, _, _ in field_spans(data)}
+
+
+def edit_table(data: bytes, remove: frozenset[str], add: Mapping[str, Any]) -> bytes:
+    """The table without some keys and with others, every other field byte for byte as it was."""
+    gone = remove | add.keys()
+    kept = [data[begin:end] for key, _, begin, end in field_spans(data) if key not in gone]
+    if add:
+        kept.append(encode_table(add)[4:])
+    fields = b"".join(kept)
+    return _LENGTH.pack(len(fields)) + fields
