@@ -193,7 +193,7 @@ KEYS: Mapping[str, Key] = {key.name: key for key in _declared()}
 
 # Variables with our prefix that are no settings: the command line's own, our tests', and those
 # that Kubernetes and container links make up for a service that happens to be named "leveret".
-_FOREIGN_VARIABLES = re.compile(
+_FOREIGN_VARIABLE = (
     r"LEVERET_(CONFIG|URL|USER|USERNAME|PASSWORD|VHOST|PORT|NAME|(TEST|BENCH|SERVICE|ENV)_.*"
     r"|PORT_\d+_.*)"
 )
@@ -250,7 +250,9 @@ def _read_environment(env: Mapping[str, str]) -> dict[str, object]:
         if variable in known:
             place = f"environment variable {variable}"
             values[known[variable].name] = _checked(known[variable], env[variable], place)
-        elif variable.startswith(ENVIRONMENT_PREFIX) and not _FOREIGN_VARIABLES.fullmatch(variable):
+        elif variable.startswith(ENVIRONMENT_PREFIX) and not re.fullmatch(
+            _FOREIGN_VARIABLE, variable
+        ):
             raise ConfigError(f"unknown environment variable {variable}; {_hint(variable, known)}")
     return values
 

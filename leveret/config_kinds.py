@@ -2,7 +2,8 @@
 
 Invariant: `maybe_parse` returns a value of the kind or None, and never raises, whatever it is
 given: text from the environment, a TOML value, or an object from Python. `allowed` completes the
-sentence "it must be ...". Plain functions without state.
+sentence "it must be ...". Plain functions without state; patterns are compiled when first used,
+because importing this is part of every start.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _SIZE_UNITS = {
     "tib": TIB,
 }
 _DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_QUANTITY = r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*"
 _LONGEST_NUMBER = 20  # int() refuses texts of thousands of digits with an exception
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
@@ -60,7 +61,7 @@ def whole(low: int, high: int) -> Kind:
 def _maybe_quantity(raw: object, units: Mapping[str, float]) -> float | None:
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return raw
-    match = _QUANTITY.fullmatch(raw) if isinstance(raw, str) else None
+    match = re.fullmatch(_QUANTITY, raw) if isinstance(raw, str) else None
     if match is None or match[2].lower() not in units:
         return None
     return float(match[1]) * units[match[2].lower()]
@@ -93,10 +94,8 @@ def choice(*allowed: str) -> Kind:
 
 
 def text(pattern: str, allowed: str) -> Kind:
-    compiled = re.compile(pattern)
-
     def maybe_parse(raw: object) -> str | None:
-        return raw if isinstance(raw, str) and compiled.fullmatch(raw) else None
+        return raw if isinstance(raw, str) and re.fullmatch(pattern, raw) else None
 
     return Kind(maybe_parse, allowed)
 
