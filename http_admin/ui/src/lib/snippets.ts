@@ -1,0 +1,45 @@
+/** Copy-ready pika programs with the right address, for pages that have nothing to show yet. */
+
+import type { Overview } from '../api/types';
+
+/** The address a client on this machine would use; the password is never known here. */
+export function amqpUrl(overview: Overview | undefined, user: string, vhost: string, host: string): string {
+  const listener = overview?.listeners?.find((one) => one.protocol === 'amqp');
+  const port = listener?.port ?? 5672;
+  const secret = user === 'guest' ? 'guest' : 'PASSWORD';
+  return `amqp://${encodeURIComponent(user)}:${secret}@${host}:${port}/${encodeURIComponent(vhost)}`;
+}
+
+/** A Python string literal; JSON's escapes are valid Python. */
+const quoted = (text: string): string => JSON.stringify(text);
+
+function opening(url: string): string {
+  return `import pika\n\nconnection = pika.BlockingConnection(pika.URLParameters(${quoted(url)}))\nchannel = connection.channel()\n`;
+}
+
+export function publishSnippet(url: string, queue = 'hello'): string {
+  const name = quoted(queue);
+  return `${opening(url)}channel.queue_declare(${name}, durable=True)\nchannel.basic_publish("", ${name}, b"Hello, hare!")\nconnection.close()\n`;
+}
+
+export function consumeSnippet(url: string, queue: string): string {
+  return `${opening(url)}
+def on_message(channel, method, properties, body):
+    print(body)
+    channel.basic_ack(method.delivery_tag)
+
+channel.basic_qos(prefetch_count=20)
+channel.basic_consume(${quoted(queue)}, on_message)
+channel.start_consuming()
+`;
+}
+
+export function logSnippet(url: string): string {
+  return `${opening(url)}channel.queue_declare(
+    "clicks", durable=True,
+    arguments={"x-queue-type": "stream", "x-partitions": 3, "x-max-age": "7D"},
+)
+channel.basic_publish("clicks", "user-17", b"first record")
+connection.close()
+`;
+}

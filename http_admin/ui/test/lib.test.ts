@@ -1,0 +1,140 @@
+import { describe, expect, it } from 'vitest';
+import { bytes, compact, count, dateTime, duration, percent, plural, rate, value } from '../src/lib/format';
+import { href, parseRoute } from '../src/lib/route';
+import { matching, sorted, toggled } from '../src/lib/sort';
+import { columns, levels, rates, sparkPoints } from '../src/lib/series';
+import { argsFor, readArgs, readTable, readValue } from '../src/lib/arguments';
+import { bodyOf, hexDump, moments } from '../src/lib/messages';
+import { amqpUrl, publishSnippet } from '../src/lib/snippets';
+
+describe('format', () => {
+  it('groups thousands and shows a dash for the unknown', () => {
+    expect(count(1234567)).toBe('1,234,567');
+    expect(count(undefined)).toBe('–');
+    expect(count(Number.NaN)).toBe('–');
+  });
+  it('shortens large numbers', () => {
+    expect([999, 1234, 2_500_000, 7e9].map(compact)).toEqual(['999', '1.2k', '2.5M', '7G']);
+  });
+  it('keeps one digit for slow rates only', () => {
+    expect(rate(0.25)).toBe('0.3/s');
+    expect(rate(1234.6)).toBe('1,235/s');
+  });
+  it('writes sizes in binary units', () => {
+    expect(bytes(1023)).toBe('1,023 B');
+    expect(bytes(1536)).toBe('1.5 KiB');
+    expect(bytes(3 * 1024 ** 3)).toBe('3 GiB');
+  });
+  it('writes durations in at most two units', () => {
+    expect(duration(350)).toBe('350 ms');
+    expect(duration(1234)).toBe('1.2 s');
+    expect(duration(184_000)).toBe('3 min 4 s');
+    expect(duration(7_200_000)).toBe('2 h');
+    expect(duration(90_000_000)).toBe('1 d 1 h');
+  });
+  it('writes times, counts and shares', () => {
+    expect(dateTime(new Date(2026, 0, 2, 3, 4, 5).getTime())).toBe('2026-01-02 03:04:05');
+    expect(plural(1, 'message')).toBe('1 message');
+    expect(plural(2, 'entry', 'entries')).toBe('2 entries');
+    expect(percent(1, 8)).toBe('12.5 %');
+    expect(percent(1, 0)).toBe('–');
+    expect(value({ a: 1 })).toBe('{"a":1}');
+  });
+});
+
+describe('routes', () => {
+  it('survives names with slashes, spaces, percent signs and markup', () => {
+    for (const name of ['a/b', '50%', 'a b?c=d#e', '<img src=x>', '']) {
+      expect(parseRoute(href(['queues', '/', name], { tab: 'x&y' }))).toEqual({
+        path: ['queues', '/', name],
+        query: { tab: 'x&y' },
+      });
+    }
+  });
+  it('reads an empty hash as no path and keeps broken escapes', () => {
+    expect(parseRoute('')).toEqual({ path: [], query: {} });
+    expect(parseRoute('#/queues/%zz').path).toEqual(['queues', '%zz']);
+  });
+  it('leaves out empty query values', () => {
+    expect(href(['queues'], { name: '', page: 2, desc: false, sort: undefined })).toBe('#/queues?page=2');
+  });
+});
+
+describe('sorting', () => {
+  const rows = [{ n: 'q10', m: 1 }, { n: 'q2', m: null }, { n: 'q1', m: 7 }];
+  it('sorts names naturally and numbers by value, the missing last', () => {
+    expect(sorted(rows, { by: 'n', descending: false }).map((row) => row.n)).toEqual(['q1', 'q2', 'q10']);
+    expect(sorted(rows, { by: 'm', descending: true }).map((row) => row.m)).toEqual([7, 1, null]);
+    expect(sorted(rows, { by: 'm', descending: false }).map((row) => row.m)).toEqual([1, 7, null]);
+  });
+  it('reads dotted paths', () => {
+    const nested = [{ s: { r: 1 } }, { s: { r: 5 } }, {}];
+    expect(sorted(nested, { by: 's.r', descending: true })[0]).toEqual({ s: { r: 5 } });
+  });
+  it('filters by any field, ignoring case', () => {
+    expect(matching(rows, ['n'], 'Q1').map((row) => row.n)).toEqual(['q10', 'q1']);
+  });
+  it('starts numeric columns at the largest', () => {
+    expect(toggled({ by: 'n', descending: false }, 'm', true)).toEqual({ by: 'm', descending: true });
+    expect(toggled({ by: 'm', descending: true }, 'm', true)).toEqual({ by: 'm', descending: false });
+  });
+});
+
+describe('series', () => {
+  const samples = [{ timestamp: 10_000, sample: 30 }, { timestamp: 5_000, sample: 10 }, { timestamp: 0, sample: 20 }];
+  it('turns a counter into rates and never below zero', () => {
+    expect([...rates({ rate: 0, samples })]).toEqual([[5_000, 0], [10_000, 4]]);
+  });
+  it('joins series on time', () => {
+    expect(columns([levels({ samples }), new Map([[5_000, 1]])])).toEqual([[0, 5, 10], [20, 10, 30], [null, 1, null]]);
+  });
+  it('draws a sparkline inside its box', () => {
+    expect(sparkPoints([1], 10, 10)).toBe('');
+    expect(sparkPoints([0, 2], 10, 10)).toBe('0,9 10,1');
+  });
+});
+
+describe('arguments', () => {
+  it('offers each type its own arguments only', () => {
+    expect(argsFor('stream').map((spec) => spec.key)).not.toContain('x-message-ttl');
+    expect(argsFor('classic').map((spec) => spec.key)).not.toContain('x-max-age');
+  });
+  it('reads typed values and ignores arguments of another type', () => {
+    expect(readArgs('classic', { 'x-max-length': '10', 'x-max-age': '7D', 'x-overflow': '' })).toEqual({ 'x-max-length': 10 });
+    expect(readArgs('stream', { 'x-max-age': '7D' })).toEqual({ 'x-queue-type': 'stream', 'x-max-age': '7D' });
+  });
+  it('refuses what is not a number in words', () => {
+    expect(() => readArgs('classic', { 'x-max-length': 'many' })).toThrow('must be a whole number');
+    expect(() => readValue('json', '{')).toThrow('not valid JSON');
+  });
+  it('builds tables from rows and skips nameless ones', () => {
+    expect(readTable([{ key: 'a', kind: 'number', text: '1' }, { key: ' ', kind: 'string', text: 'x' }])).toEqual({ a: 1 });
+  });
+});
+
+describe('messages', () => {
+  it('tells JSON, text, binary and empty bodies apart', () => {
+    expect(bodyOf('{"a":1}', 'string')).toEqual({ text: '{\n  "a": 1\n}', kind: 'JSON' });
+    expect(bodyOf('{oops', 'string').kind).toBe('text');
+    expect(bodyOf('AAEC', 'base64').kind).toBe('binary');
+    expect(bodyOf('', 'string').kind).toBe('empty');
+  });
+  it('dumps bytes with their letters', () => {
+    expect(hexDump(new Uint8Array([72, 105, 0]))).toMatch(/^000000 {2}48 69 00 +Hi·$/);
+  });
+  it('orders events and measures the gaps', () => {
+    const found = moments([{ time_ms: 30, event: 'acked' }, { time_ms: 10, event: 'published' }]);
+    expect(found.map((at) => [at.event, at.gap, at.since, at.tone])).toEqual([['published', 0, 0, 'plain'], ['acked', 20, 20, 'good']]);
+  });
+});
+
+describe('snippets', () => {
+  const overview = { cluster_name: 'c', node: 'n', listeners: [{ node: 'n', protocol: 'amqp', ip_address: '::', port: 5673 }] };
+  it('names the real port, user and vhost', () => {
+    expect(amqpUrl(overview, 'guest', '/', 'broker')).toBe('amqp://guest:guest@broker:5673/%2F');
+    expect(amqpUrl(undefined, 'ann', 'a b', 'h')).toBe('amqp://ann:PASSWORD@h:5672/a%20b');
+  });
+  it('quotes queue names for Python', () => {
+    expect(publishSnippet('amqp://x', 'a"b')).toContain('queue_declare("a\\"b", durable=True)');
+  });
+});
