@@ -1,0 +1,1 @@
+"""Side-by-side benchmark of Leveret and RabbitMQ: one load generator, one table of workloads."""

@@ -1,0 +1,8 @@
+"""`python -m benchmarks`. Worker processes import this file, so it imports nothing by itself."""
+
+if __name__ == "__main__":
+    import sys
+
+    from benchmarks.cli import main
+
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""The two brokers as processes: started on free loopback ports, in directories of their own.
+
+Both run with their default settings and all cores. RabbitMQ runs as the user who runs the
+benchmark, with its own node name, cookie, port mapper and no configuration file, so it shares
+nothing with a RabbitMQ that the machine may already run. Everything is stopped by process id, and
+the directories go with it.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+
+from benchmarks.connection import Address
+
+HOST = "127.0.0.1"
+RABBITMQ_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+_ROOT = Path(__file__).resolve().parents[1]
+_START_WITHIN = 90.0
+_STOP_WITHIN = 20.0
+_POLL = 0.002
+
+
+class StartError(Exception):
+    """A broker did not start."""
+
+
+class Kind(StrEnum):
+    LEVERET = "leveret"
+    RABBITMQ = "rabbitmq"
+
+
+@dataclass(slots=True)
+class Running:
+    """A started broker. `seconds` is the time from exec to the first AMQP connection.start."""
+
+    kind: Kind
+    address: Address
+    process: subprocess.Popen[bytes]
+    directory: Path
+    helpers: Sequence[subprocess.Popen[bytes]] = ()
+    seconds: float = 0.0
+
+    def resident(self) -> int:
+        """Resident octets of the broker and its children."""
+        return sum(process.memory_info().rss for process in self._tree())
+
+    def cpu_seconds(self) -> float:
+        times = [process.cpu_times() for process in self._tree()]
+        return float(sum(time.user + time.system for time in times))
+
+    def log_tail(self) -> str:
+        log = self.directory / "output.log"
+        text = log.read_text(errors="replace") if log.exists() else ""
+        return "\n".join(text.splitlines()[-15:])
+
+    def stop(self) -> None:
+        """Stop the broker and its helpers by process id, and remove its directory."""
+        children = [] if self.process.poll() is not None else self._tree()[1:]
+        for process in (self.process, *self.helpers):
+            _stop(process)
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _tree(self) -> list[psutil.Process]:
+        if self.process.poll() is not None:
+            raise StartError(
+                f"{self.kind} exited with code {self.process.returncode}\n{self.log_tail()}"
+            )
+        parent = psutil.Process(self.process.pid)
+        return [parent, *parent.children(recursive=True)]
+
+
+def start(kind: Kind) -> Running:
+    """Start a broker with an empty data directory and wait until it speaks AMQP."""
+    return {Kind.LEVERET: _start_leveret, Kind.RABBITMQ: _start_rabbitmq}[kind]()
+
+
+def _start_leveret() -> Running:
+    directory = Path(tempfile.mkdtemp(prefix="leveret-bench-"))
+    port = free_port()
+    command = [sys.executable, "-m", "leveret", "serve", "--host", HOST]
+    command += ["--data-dir", str(directory / "data")]
+    command += ["--amqp-port", str(port), "--http-port", "0"]
+    return _launch(Kind.LEVERET, command, dict(os.environ), directory, Address(HOST, port))
+
+
+def _start_rabbitmq() -> Running:
+    if not RABBITMQ_SERVER.exists():
+        raise StartError(f"{RABBITMQ_SERVER} is missing")
+    directory = Path(tempfile.mkdtemp(prefix="rabbitmq-bench-"))
+    port, mapper_port = free_port(), free_port()
+    environment = _rabbitmq_environment(directory, port, mapper_port)
+    mapper = subprocess.Popen(
+        ["epmd", "-port", str(mapper_port), "-address", HOST],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    command = [str(RABBITMQ_SERVER)]
+    address = Address(HOST, port)
+    return _launch(Kind.RABBITMQ, command, environment, directory, address, [mapper])
+
+
+def _rabbitmq_environment(directory: Path, port: int, mapper_port: int) -> dict[str, str]:
+    (directory / "enabled_plugins").write_text("[].\n")
+    (directory / "environment").write_text("")
+    (directory / "rabbitmq.conf").write_text("")
+    own = {
+        "HOME": str(directory),
+        "RABBITMQ_NODENAME": f"bench{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": HOST,
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
+        "RABBITMQ_CONF_ENV_FILE": str(directory / "environment"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+        "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(directory / "log"),
+        "ERL_EPMD_PORT": str(mapper_port),
+        "ERL_EPMD_ADDRESS": HOST,
+        # With this the start script becomes the broker instead of watching over it.
+        "RUNNING_UNDER_SYSTEMD": "true",
+    }
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("RABBITMQ_")}
+    return {**inherited, **own}
+
+
+def _launch(
+    kind: Kind,
+    command: list[str],
+    environment: dict[str, str],
+    directory: Path,
+    address: Address,
+    helpers: Sequence[subprocess.Popen[bytes]] = (),
+) -> Running:
+    with (directory / "output.log").open("wb") as log:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=_ROOT
+        )
+    running = Running(kind, address, process, directory, helpers)
+    try:
+        _wait_accepting(running)
+    except BaseException:
+        running.stop()
+        raise
+    running.seconds = time.monotonic() - began
+    return running
+
+
+def _wait_accepting(running: Running) -> None:
+    def accepts() -> bool:
+        try:
+            with socket.create_connection((HOST, running.address.port), timeout=5) as sock:
+                sock.sendall(b"AMQP\0\0\x09\x01")
+                return bool(sock.recv(1))
+        except OSError:
+            return False
+
+    if not wait_until(lambda: running.process.poll() is not None or accepts(), _START_WITHIN):
+        raise StartError(f"{running.kind} does not accept\n{running.log_tail()}")
+    if running.process.poll() is not None:
+        code = running.process.returncode
+        raise StartError(f"{running.kind} exited with code {code}\n{running.log_tail()}")
+
+
+def wait_until(condition: Callable[[], bool], within: float, poll: float = _POLL) -> bool:
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(poll)
+    return True
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_STOP_WITHIN)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

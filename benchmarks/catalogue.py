@@ -1,0 +1,249 @@
+"""The table of workloads: what is run, which figures it yields, and what is aimed at.
+
+A goal is how many times better than RabbitMQ in the same run Leveret is to be; where there is
+none the row is there to be known. `most` bounds Leveret's own figure beside the ratio.
+"""
+
+from dataclasses import dataclass
+
+from benchmarks.brokers import Kind
+from benchmarks.figures import Unit
+from benchmarks.roles import Stream
+from benchmarks.scenarios.backlog import Backlog
+from benchmarks.scenarios.base import Scenario
+from benchmarks.scenarios.flow import Flow
+from benchmarks.scenarios.footprint import Footprint
+from benchmarks.scenarios.latency import ConfirmLatency, RequestReply, SteadyLatency
+from benchmarks.topology import Topology
+
+BOTH = (Kind.LEVERET, Kind.RABBITMQ)
+_KEYS = 6000
+_STREAM_ARGUMENTS = {"x-queue-type": "stream"}
+_FIRST = {"x-stream-offset": "first"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One row of the report: a figure of a workload."""
+
+    key: str
+    label: str
+    unit: Unit
+    goal: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    scenario: Scenario
+    measures: tuple[Measure, ...]
+    brokers: tuple[Kind, ...] = BOTH
+    rounds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A row made of two others: how many times dearer `large` is than `small`, per broker."""
+
+    name: str
+    label: str
+    small: str
+    large: str
+    most: float
+
+
+def _rate(label: str, goal: float | None = None, key: str = "rate") -> tuple[Measure, ...]:
+    return (Measure(key, label, Unit.RATE, goal),)
+
+
+def _single(
+    queue: str, *, size: int = 100, durable: bool = False, window: int = 0, ack_every: int = 0
+) -> Flow:
+    stream = Stream("", (queue,), body_size=size, persistent=durable)
+    topology = Topology((queue,), durable=durable)
+    return Flow(topology, (stream,), window=window, ack_every=ack_every)
+
+
+def _four(prefix: str, *, durable: bool = False, window: int = 0, ack_every: int = 0) -> Flow:
+    queues = tuple(f"{prefix}.{number}" for number in range(4))
+    streams = tuple(Stream("", (queue,), persistent=durable) for queue in queues)
+    topology = Topology(queues, durable=durable)
+    return Flow(topology, streams, window=window, ack_every=ack_every, consumers=4)
+
+
+def _fanout() -> Flow:
+    queues = tuple(f"bench.fanout.{number}" for number in range(10))
+    topology = Topology(queues, exchange="bench.fanout", kind="fanout", keys=("any",))
+    return Flow(topology, (Stream("bench.fanout", ("any",)),), consumers=2, copies=10)
+
+
+def _topic(bindings: int) -> Flow:
+    """One queue with `bindings` patterns, and 6,000 routing keys that match one pattern each."""
+    name = f"bench.topic.{bindings:05}"
+    patterns = tuple(f"site{number:05}.*.temp" for number in range(bindings))
+    keys = tuple(f"site{number % bindings:05}.room{number:04}.temp" for number in range(_KEYS))
+    topology = Topology((name,), exchange=name, kind="topic", keys=patterns)
+    return Flow(topology, (Stream(name, keys, blob=_KEYS),))
+
+
+def _backlog() -> Backlog:
+    queue = "bench.backlog"
+    return Backlog(
+        Topology((queue,), durable=True), Stream("", (queue,), persistent=True), count=500_000
+    )
+
+
+def _log() -> Backlog:
+    queue = "bench.log"
+    return Backlog(
+        Topology((queue,), durable=True, arguments=_STREAM_ARGUMENTS),
+        Stream("", (queue,), persistent=True),
+        count=300_000,
+        arguments=_FIRST,
+        settles=False,
+    )
+
+
+def _group() -> Flow:
+    name = "bench.group"
+    topology = Topology((name,), durable=True, arguments={**_STREAM_ARGUMENTS, "x-partitions": 3})
+    keys = tuple(f"key{number:03}" for number in range(600))
+    return Flow(
+        topology,
+        (Stream(name, keys, persistent=True),),
+        window=1000,
+        ack_every=100,
+        consumers=3,
+        in_order=False,
+        sources=(name,) * 3,
+        arguments={"x-group": "bench", **_FIRST},
+        settles=False,
+    )
+
+
+def _steady() -> SteadyLatency:
+    return SteadyLatency(Topology(("bench.steady",)), rate=2000)
+
+
+def _confirm(*, consumed: bool) -> ConfirmLatency:
+    queue = f"bench.confirm.{'consumed' if consumed else 'kept'}"
+    return ConfirmLatency(Topology((queue,), durable=True), consumed=consumed)
+
+
+def _percentiles(label: str, p50: float | None, p99: float | None) -> tuple[Measure, ...]:
+    return (
+        Measure("p50", f"{label}, p50", Unit.MILLISECONDS, p50),
+        Measure("p99", f"{label}, p99", Unit.MILLISECONDS, p99),
+    )
+
+
+_TRANSIENT = (
+    Workload(
+        "transient-100b", _single("bench.100b"), _rate("transient, auto-ack, 1→1, 100 B", 1.8)
+    ),
+    Workload(
+        "transient-1kib",
+        _single("bench.1kib", size=1024),
+        _rate("transient, auto-ack, 1→1, 1 KiB", 1.8),
+    ),
+    Workload(
+        "confirms-ack100",
+        _single("bench.ack100", window=1000, ack_every=100),
+        _rate("transient, confirms, ack every 100", 1.8),
+    ),
+    Workload(
+        "confirms-ack1",
+        _single("bench.ack1", window=1000, ack_every=1),
+        _rate("transient, confirms, ack each"),
+    ),
+    Workload("fanout-10", _fanout(), _rate("fanout 1→10, deliveries", 1.2)),
+    Workload("transient-4x4", _four("bench.four"), _rate("transient, auto-ack, 4→4→4")),
+    Workload("topic-25", _topic(25), _rate("topic, 25 bindings")),
+    Workload("topic-10000", _topic(10_000), _rate("topic, 10,000 bindings")),
+    Workload("topic-25000", _topic(25_000), _rate("topic, 25,000 bindings")),
+    Workload(
+        "request-reply",
+        RequestReply(Topology(("bench.requests",))),
+        (*_rate("request/reply, round trips"), *_percentiles("request/reply", None, None)),
+    ),
+    Workload("latency-2000", _steady(), _percentiles("latency at 2,000 msg/s", None, 1.0)),
+)
+
+_DURABLE = (
+    Workload(
+        "durable-ack100",
+        _single("bench.durable100", durable=True, window=1000, ack_every=100),
+        _rate("persistent, confirms, ack every 100", 1.8),
+    ),
+    Workload(
+        "durable-ack1",
+        _single("bench.durable1", durable=True, window=1000, ack_every=1),
+        _rate("persistent, confirms, ack each", 1.8),
+    ),
+    Workload(
+        "durable-4x4",
+        _four("bench.durable4", durable=True, window=1000, ack_every=100),
+        _rate("persistent, confirms, 4→4→4", 1.8),
+    ),
+    Workload(
+        "durable-backlog",
+        _backlog(),
+        (
+            *_rate("backlog of 500,000: fill", 3.0, "fill"),
+            *_rate("backlog of 500,000: drain", 1.2, "drain"),
+        ),
+        rounds=1,
+    ),
+    Workload(
+        "durable-confirm-one",
+        _confirm(consumed=False),
+        _percentiles("publish one, wait for confirm", 1.0, None),
+    ),
+    Workload(
+        "durable-confirm-consumed",
+        _confirm(consumed=True),
+        _percentiles("the same, consumer acks each", 1.0, None),
+    ),
+)
+
+_LOG = (
+    Workload(
+        "log",
+        _log(),
+        (
+            *_rate("log: publish with confirms", 1.2, "fill"),
+            *_rate("log: replay from first", 1.5, "drain"),
+        ),
+    ),
+    Workload(
+        "log-group",
+        _group(),
+        _rate("log: 3 consumers in a group, 3 partitions"),
+        brokers=(Kind.LEVERET,),
+        rounds=1,
+    ),
+)
+
+_FOOTPRINT = (
+    Workload(
+        "footprint",
+        Footprint(),
+        (
+            Measure("startup", "start until it accepts", Unit.SECONDS, 10.0, most=0.5),
+            Measure("idle", "resident when idle", Unit.MEGABYTES, 2.0),
+            Measure("connection", "1,000 idle connections, each", Unit.KILOBYTES),
+        ),
+    ),
+)
+
+WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_FOOTPRINT)
+GROWTHS = (
+    Growth(
+        "topic-growth",
+        "topic: cost of 25,000 bindings over 25",
+        small="topic-25",
+        large="topic-25000",
+        most=2.0,
+    ),
+)

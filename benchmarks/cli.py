@@ -1,0 +1,102 @@
+"""The command: start the brokers, run the selected workloads, report, stop the brokers.
+
+Exits 0 whatever the figures are; 1 if a run lost messages, broke framing or failed; 2 if a broker
+did not start or nothing was selected.
+"""
+
+import argparse
+import contextlib
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import catalogue, chart, report, runner
+from benchmarks.brokers import Kind, Running, StartError, start
+from benchmarks.connection import Connection
+from benchmarks.debian import ensure_rabbitmq
+from benchmarks.scenarios.base import Pace
+
+_PLAIN_WIDTH = 120
+_FULL = runner.Plan(rounds=3, pace=Pace(seconds=4.0))
+_QUICK = runner.Plan(rounds=1, pace=Pace(seconds=2.0, share=0.1))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
+    if options.list:
+        for workload in catalogue.WORKLOADS:
+            labels = "; ".join(measure.label for measure in workload.measures)
+            console.print(f"{workload.name:26} {labels}", highlight=False)
+        return 0
+    workloads = runner.select(catalogue.WORKLOADS, options.only)
+    if not workloads:
+        console.print(f"no workload matches {options.only!r}; --list shows them all")
+        return 2
+    _allow_many_files()
+    try:
+        return _run(console, workloads, options)
+    except StartError as error:
+        console.print(str(error), markup=False)
+        return 2
+
+
+def _run(
+    console: Console, workloads: Sequence[catalogue.Workload], options: argparse.Namespace
+) -> int:
+    plan = _QUICK if options.quick else _FULL
+    kinds = list(Kind) if options.broker == "both" else [Kind(options.broker)]
+    if Kind.RABBITMQ in kinds:
+        ensure_rabbitmq(console.print)
+    results: list[runner.Result] = []
+    with contextlib.ExitStack() as stack:
+        status = stack.enter_context(console.status("starting the brokers"))
+        brokers: dict[Kind, Running] = {}
+        for kind in kinds:
+            brokers[kind] = start(kind)
+            stack.callback(brokers[kind].stop)
+        versions = {kind: _version(broker) for kind, broker in brokers.items()}
+        # An interrupted benchmark still shows what it has.
+        with contextlib.suppress(KeyboardInterrupt):
+            for workload in workloads:
+                results.append(runner.measure(workload, brokers, plan, status.update))
+        status.update("stopping the brokers")
+    rows = runner.rows(results, catalogue.GROWTHS)
+    report.show(console, rows, results, versions)
+    if options.json:
+        options.json.write_text(report.dumps(report.document(rows, results, versions)))
+    if options.chart:
+        options.chart.write_text(chart.svg(rows))
+    return 1 if any(result.errors for result in results) else 0
+
+
+def _version(broker: Running) -> str:
+    with Connection(broker.address) as connection:
+        server = connection.server
+    name = {Kind.LEVERET: "Leveret", Kind.RABBITMQ: "RabbitMQ"}[broker.kind]
+    return f"{name} {server.get('version', '')}".strip()
+
+
+def _allow_many_files() -> None:
+    """A thousand connections need more descriptors than a shell usually allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Leveret and RabbitMQ under the same load."
+    )
+    parser.add_argument("--only", metavar="PATTERN", help="workloads by name or glob")
+    parser.add_argument("--quick", action="store_true", help="one round of 2 s each")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures as JSON")
+    parser.add_argument("--chart", metavar="FILE", type=Path, help="write a bar chart as SVG")
+    parser.add_argument(
+        "--broker", choices=[*map(str, Kind), "both"], default="both", help="which to run"
+    )
+    parser.add_argument("--list", action="store_true", help="list the workloads and stop")
+    return parser

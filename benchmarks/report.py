@@ -1,0 +1,108 @@
+"""The report: a table for people, JSON for machines. Reads rows and results, decides nothing."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.brokers import Kind
+from benchmarks.figures import shown
+from benchmarks.runner import Result, Row
+
+_BUSY = 0.9
+
+
+def table(rows: Sequence[Row], versions: Mapping[Kind, str]) -> Table:
+    view = Table(title="Leveret and RabbitMQ, same machine, same run", title_justify="left")
+    view.add_column("workload", no_wrap=True)
+    view.add_column(versions.get(Kind.LEVERET, "Leveret"), justify="right")
+    view.add_column(versions.get(Kind.RABBITMQ, "RabbitMQ"), justify="right")
+    view.add_column("times better", justify="right")
+    view.add_column("goal", justify="right", no_wrap=True)
+    view.add_column("met", justify="center")
+    for row in rows:
+        view.add_row(
+            row.label,
+            _figure(row, row.leveret),
+            _figure(row, row.rabbitmq),
+            "-" if row.ratio is None else f"{row.ratio:.2f}x",
+            row.goal or "-",
+            _verdict(row),
+        )
+    return view
+
+
+def _figure(row: Row, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}x" if row.unit is None else shown(row.unit, value)
+
+
+def _verdict(row: Row) -> str:
+    if row.met is None:
+        return "-"
+    return "[green]yes[/]" if row.met else "[red]no[/]"
+
+
+def show(
+    console: Console, rows: Sequence[Row], results: Sequence[Result], versions: Mapping[Kind, str]
+) -> None:
+    console.print(table(rows, versions))
+    busy = [result for result in results if result.busiest() > _BUSY]
+    for result in busy:
+        console.print(
+            f"[yellow]{result.workload.name}: a generator process was busy "
+            f"{result.busiest():.0%} of the time; the broker may not be the bottleneck[/]"
+        )
+    for result in results:
+        for kind, error in result.errors.items():
+            console.print(f"[red]{result.workload.name} on {kind}: [/]", end="")
+            console.print(error, markup=False)
+
+
+def document(
+    rows: Sequence[Row], results: Sequence[Result], versions: Mapping[Kind, str]
+) -> dict[str, Any]:
+    return {
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.release()}",
+            "python": platform.python_version(),
+        },
+        "brokers": {str(kind): version for kind, version in versions.items()},
+        "rows": [_row_document(row) for row in rows],
+        "workloads": {result.workload.name: _result_document(result) for result in results},
+    }
+
+
+def dumps(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "label": row.label,
+        "unit": None if row.unit is None else str(row.unit),
+        "leveret": row.leveret,
+        "rabbitmq": row.rabbitmq,
+        "times_better": row.ratio,
+        "goal": row.goal or None,
+        "met": row.met,
+    }
+
+
+def _result_document(result: Result) -> dict[str, Any]:
+    keys = [measure.key for measure in result.workload.measures]
+    return {
+        "rounds": {
+            str(kind): {key: result.rounds(kind, key) for key in keys} for kind in result.outcomes
+        },
+        "broker_cores": {str(kind): cores for kind, cores in result.broker_cores.items()},
+        "generator_busiest": result.busiest(),
+        "errors": {str(kind): error for kind, error in result.errors.items()},
+    }

@@ -1,0 +1,79 @@
+"""Exchanges, queues and bindings of a workload: declared before it, deleted after it."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from pamqp import commands
+
+from benchmarks.connection import Address, Connection, RefusedError
+
+_EMPTY_WITHIN = 10.0
+_POLL = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """`queues` bound to `exchange` (none: the default exchange) by every key of `keys` each."""
+
+    queues: tuple[str, ...]
+    exchange: str = ""
+    kind: str = "direct"
+    keys: tuple[str, ...] = ()
+    durable: bool = False
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def declare(self, address: Address) -> None:
+        with Connection(address) as connection:
+            if self.exchange:
+                connection.call(
+                    commands.Exchange.Declare(
+                        exchange=self.exchange, exchange_type=self.kind, durable=self.durable
+                    )
+                )
+            for name in self.queues:
+                connection.call(self._queue(name))
+                self._bind(connection, name)
+
+    def delete(self, address: Address) -> None:
+        """Delete what there is; what is gone already is fine."""
+        for name in self.queues:
+            _call_and_ignore_refusal(address, commands.Queue.Delete(queue=name))
+        if self.exchange:
+            _call_and_ignore_refusal(address, commands.Exchange.Delete(exchange=self.exchange))
+
+    def wait_empty(self, address: Address) -> int:
+        """How many messages are left once the last acks have been worked off (0 is right)."""
+        deadline = time.monotonic() + _EMPTY_WITHIN
+        with Connection(address) as connection:
+            while True:
+                left = sum(
+                    connection.call(commands.Queue.Declare(queue=name, passive=True)).message_count
+                    for name in self.queues
+                )
+                if not left or time.monotonic() > deadline:
+                    return int(left)
+                time.sleep(_POLL)
+
+    def _queue(self, name: str) -> commands.Queue.Declare:
+        return commands.Queue.Declare(queue=name, durable=self.durable, arguments=self.arguments)
+
+    def _bind(self, connection: Connection, name: str) -> None:
+        """Bind by every key; only the last bind is answered, and so stands for all of them."""
+        for place, key in enumerate(self.keys, start=1):
+            bind = commands.Queue.Bind(queue=name, exchange=self.exchange, routing_key=key)
+            if place < len(self.keys):
+                bind.nowait = True
+                connection.cast(bind)
+            else:
+                connection.call(bind)
+
+
+def _call_and_ignore_refusal(
+    address: Address, command: commands.Queue.Delete | commands.Exchange.Delete
+) -> None:
+    try:
+        with Connection(address) as connection:
+            connection.call(command)
+    except RefusedError:
+        return
