@@ -1,0 +1,215 @@
+"""The HTTP API as commands see it: paths from names, JSON in and out, errors in words.
+
+Invariant: every call either returns decoded JSON (None for an empty body) or raises a `CliError`
+with one sentence and the exit code for its cause. Names become single path segments whatever they
+contain; the vhost `/` becomes `%2F`.
+
+One client per command, used by the main thread only.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from leveret.cli.errors import CliError, ExitCode
+
+Json = Any  # decoded JSON: its shape is the server's, each command picks what it knows
+
+LONGEST_WAIT = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which server, as whom."""
+
+    url: str
+    user: str
+    password: str
+    timeout: float = 60.0
+    ca_file: str | None = None
+    is_insecure: bool = False
+
+
+def segment(name: str) -> str:
+    """A name as one path segment; dots alone are escaped, or URL rules would swallow them."""
+    if not name:
+        raise CliError("a name must not be empty.", ExitCode.USAGE)
+    return name.replace(".", "%2E") if set(name) == {"."} else quote(name, safe="")
+
+
+def path(*names: str) -> str:
+    """`path("queues", "/", "a b")` is `queues/%2F/a%20b`."""
+    return "/".join(segment(name) for name in names)
+
+
+class Api:
+    """A connection to one server's `/api`."""
+
+    def __init__(self, target: Target, transport: httpx.BaseTransport | None = None) -> None:
+        self._target = target
+        self._base = target.url.rstrip("/").removesuffix("/api") + "/api"
+        self._client = httpx.Client(
+            auth=(target.user, target.password),
+            timeout=target.timeout,
+            transport=transport,
+            verify=_tls(target),
+            trust_env=False,  # a proxy from the environment is never meant for the own broker
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def get(self, where: str, *, what: str | None = None, **query: object) -> Json:
+        return self._call("GET", where, what=what, query=query)
+
+    def put(self, where: str, body: Json = None, *, what: str | None = None) -> Json:
+        return self._call("PUT", where, what=what, body=body)
+
+    def post(
+        self, where: str, body: Json = None, *, what: str | None = None, wait: float = 0.0
+    ) -> Json:
+        """POST; `wait` is how long the server may hold the answer back (long poll)."""
+        return self._call("POST", where, what=what, body=body, wait=wait)
+
+    def delete(
+        self,
+        where: str,
+        *,
+        what: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, object] | None = None,
+    ) -> Json:
+        return self._call("DELETE", where, what=what, query=query, headers=headers)
+
+    def poll(self, where: str, *, what: str | None, wait: float, **query: object) -> Json:
+        """GET that the server may hold back for `wait` seconds."""
+        return self._call("GET", where, what=what, query={**query, "wait": wait}, wait=wait)
+
+    def exists(self, where: str) -> bool:
+        try:
+            self.get(where)
+        except CliError as error:
+            if error.code is ExitCode.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def _call(
+        self,
+        method: str,
+        where: str,
+        *,
+        what: str | None = None,
+        query: Mapping[str, object] | None = None,
+        body: Json = None,
+        headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
+    ) -> Json:
+        params = {key: _query(value) for key, value in (query or {}).items() if value is not None}
+        # RabbitMQ refuses a PUT or POST without a JSON body.
+        content = None if method in {"GET", "DELETE"} else json.dumps(body or {}).encode()
+        kinds = {"content-type": "application/json"} if content else {}
+        try:
+            response = self._client.request(
+                method,
+                f"{self._base}/{where}",
+                params=params or None,
+                content=content,
+                headers={**kinds, **(headers or {})},
+                timeout=self._target.timeout + wait,
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._unreachable(error) from None
+        if not response.is_success:
+            raise self._refused(response, where, what)
+        return self._decoded(response)
+
+    def _decoded(self, response: httpx.Response) -> Json:
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError:
+            text = f"what answers at {self._target.url} is no RabbitMQ-like HTTP API."
+            raise CliError(text) from None
+
+    def _unreachable(self, error: Exception) -> CliError:
+        url = self._target.url
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+            return CliError(f"{url!r} is not a URL such as http://127.0.0.1:15672.", ExitCode.USAGE)
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            text = f"no server answers at {url} ({error}); is `leveret serve` running there?"
+            return CliError(text, ExitCode.UNAVAILABLE)
+        if isinstance(error, httpx.TimeoutException):
+            text = f"{url} did not answer within {self._target.timeout:g} s."
+            return CliError(text, ExitCode.TIMEOUT)
+        return CliError(f"the connection to {url} broke: {error}", ExitCode.UNAVAILABLE)
+
+    def _refused(self, response: httpx.Response, where: str, what: str | None) -> CliError:
+        reason, status = _reason(response), response.status_code
+        user, url = self._target.user, self._target.url
+        if status == 401 and reason in {"", "Login failed"}:
+            text = f"{url} does not accept this password for user '{user}'."
+            return CliError(text, ExitCode.NO_PERMISSION)
+        if status in {401, 403}:
+            return CliError(f"user '{user}' may not do this: {reason}", ExitCode.NO_PERMISSION)
+        # RabbitMQ answers 400 where a publish met a missing exchange.
+        if status == 404 or (status == 400 and "NOT_FOUND" in reason):
+            missing = f"there is no {what}." if what else f"{url} has no /api/{where}."
+            return CliError(missing, ExitCode.NOT_FOUND)
+        if status < 400:
+            return CliError(f"{url} sends this command elsewhere ({status}); is the URL right?")
+        if status >= 500:
+            return CliError(f"the server failed ({status}): {reason or response.reason_phrase}")
+        return CliError(f"refused: {reason or response.reason_phrase}")
+
+
+def _reason(response: httpx.Response) -> str:
+    try:
+        answer = response.json()
+    except ValueError:
+        return ""
+    if not isinstance(answer, dict):
+        return ""
+    reason = answer.get("reason") or answer.get("error") or answer.get("detail") or ""
+    return reason if isinstance(reason, str) else json.dumps(reason)
+
+
+def _query(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _tls(target: Target) -> ssl.SSLContext | bool:
+    if not target.url.lower().startswith("https:"):
+        return False  # loading the system's certificates costs 20 ms that plain HTTP need not pay
+    try:
+        context = ssl.create_default_context(cafile=target.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise CliError(f"{target.ca_file} cannot be used: {error}", ExitCode.USAGE) from None
+    if target.is_insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def encoded(content: bytes) -> tuple[str, str]:
+    """Bytes as JSON can carry them: (text, "string") where they are UTF-8, else base64."""
+    try:
+        return content.decode("utf-8"), "string"
+    except UnicodeDecodeError:
+        return base64.b64encode(content).decode("ascii"), "base64"
+
+
+def decoded(text: str | None, encoding: str | None) -> bytes:
+    """The reverse of `encoded`."""
+    if encoding == "base64":
+        return base64.b64decode(text or "")
+    return (text or "").encode("utf-8")

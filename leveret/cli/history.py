@@ -1,0 +1,88 @@
+"""What happened to messages: one message's life, and what the history holds."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from leveret.cli.api import Json
+from leveret.cli.errors import CliError, ExitCode
+from leveret.cli.output import Formatter, write_json
+from leveret.cli.server import size_text
+from leveret.cli.session import Session, client_command
+
+commands = typer.Typer()
+command = client_command(commands, panel="History and Spark")
+
+_COLUMNS = ("time", "after", "event", "queue", "consumer", "user", "connection", "detail")
+
+
+@command
+def trace(
+    session: Session,
+    message: Annotated[str, typer.Argument(help="The property message_id, or the internal id.")],
+    internal: Annotated[
+        bool, typer.Option("--internal", help="MESSAGE is the broker's own number.")
+    ] = False,
+) -> None:
+    """Show one message's life: published, delivered, acked, …, with the time between."""
+    query = {"id": message} if internal else {"message_id": message}
+    query |= {"vhost": session.vhost} if session.is_vhost_given else {}
+    what = f"message with {'internal id' if internal else 'message_id'} '{message}' in the history"
+    answer = session.api.get("trace", what=what, **query)
+    traces = answer if isinstance(answer, list) else [answer]
+    if not traces or not any(life.get("events") for life in traces):
+        raise CliError(f"there is no {what}.", ExitCode.NOT_FOUND)
+    if session.out.formatter is Formatter.JSON:
+        write_json(answer)
+        return
+    for life in traces:
+        _show_life(session, life)
+
+
+def _show_life(session: Session, life: Json) -> None:
+    events = sorted(life["events"], key=lambda event: event["time_ms"])
+    message = life.get("message") or {}
+    title = [f"{key}={message[key]}" for key in ("id", "exchange", "routing_key") if key in message]
+    session.out.remark(f"Message {' '.join(title)}")
+    rows, before = [], events[0]["time_ms"]
+    for event in events:
+        rows.append([_field(event, name, before) for name in _COLUMNS])
+        before = event["time_ms"]
+    session.out.rows(_COLUMNS, rows)
+
+
+def _field(event: Json, name: str, before: float) -> Json:
+    if name == "time":
+        return clock_text(event["time_ms"])
+    if name == "after":
+        return f"+{(event['time_ms'] - before) / 1000:.3f} s"
+    return event.get(name)
+
+
+def clock_text(milliseconds: float | None) -> str | None:
+    """A moment as local date and time with milliseconds."""
+    if milliseconds is None:
+        return None
+    moment = time.localtime(milliseconds / 1000)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', moment)}.{int(milliseconds % 1000):03d}"
+
+
+@command
+def history(session: Session) -> None:
+    """Show how much history is kept, and since when."""
+    info = session.api.get("history")
+    if session.out.formatter is Formatter.JSON:
+        write_json(info)
+        return
+    values = {
+        "messages": info.get("messages"),
+        "events": info.get("events"),
+        "size": size_text(info.get("size_bytes") or 0),
+        "limit": size_text(info["limit_bytes"]) if info.get("limit_bytes") else "none",
+        "oldest": clock_text(info.get("first_time")),
+        "newest": clock_text(info.get("last_time")),
+    }
+    session.out.record("History ...", values)

@@ -1,0 +1,269 @@
+"""`leveret log produce` and `leveret log consume`: records from standard input and to output.
+
+A record's key and value travel as text where they are UTF-8, else as base64 (`encoding`). A group
+member prints first and commits after: a crash in between prints records again, and skips none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+import typer
+
+from leveret.cli.api import LONGEST_WAIT, Json, decoded, encoded, path
+from leveret.cli.errors import CliError, ExitCode
+from leveret.cli.inputs import line_batches, pairs
+from leveret.cli.output import Formatter, write_csv
+from leveret.cli.session import Session, client_command
+
+commands = typer.Typer()
+command = client_command(commands)
+
+LogName = Annotated[str, typer.Argument(help="Name of the log.")]
+
+_BATCH = 500
+_SHORT_WAIT = 0.5
+_CSV_COLUMNS = ("partition", "offset", "timestamp", "key", "value")
+
+
+def _what(session: Session, name: str) -> str:
+    return f"log '{name}' in vhost '{session.vhost}'"
+
+
+@command
+def produce(
+    session: Session,
+    name: LogName,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", help="What stands between key and value in a line."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", min=0, help="Always this one.", show_default="by key"),
+    ] = None,
+    headers: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header.")
+    ] = None,
+) -> None:
+    """Append each line of standard input as a record; confirmed means on disk."""
+    common: dict[str, Json] = {} if partition is None else {"partition": partition}
+    common |= {"headers": pairs(headers, "header")} if headers else {}
+    where, what, sent = path("logs", session.vhost, name, "publish"), _what(session, name), 0
+    if sys.stdin.isatty():
+        session.out.remark("One record a line; end with Ctrl-D.")
+    with session.out.progress() as progress:
+        task = progress.add_task("producing", total=None)
+        for lines in line_batches(sys.stdin.fileno()):
+            records = [_record(line, key_separator, common) for line in lines]
+            for start in range(0, len(records), _BATCH):
+                batch = records[start : start + _BATCH]
+                session.api.post(where, {"records": batch}, what=what)
+                sent += len(batch)
+                progress.advance(task, len(batch))
+    session.out.remark(f"{sent} records produced.")
+
+
+def _record(line: bytes, separator: str | None, common: dict[str, Json]) -> dict[str, Json]:
+    key, value = None, line
+    if separator is not None:
+        head, found, tail = line.partition(separator.encode())
+        if not found:
+            shown = line[:40].decode("utf-8", "replace")
+            raise CliError(f"the line {shown!r} has no {separator!r} after its key.")
+        key, value = head, tail
+    text, encoding = encoded(value)
+    record: dict[str, Json] = {**common, "value": text}
+    if encoding == "base64":
+        record["encoding"] = "base64"
+    if key is not None:
+        record["key"] = key.decode("utf-8", "replace")
+    return record
+
+
+class Reader(Protocol):
+    """A place in a log that moves on."""
+
+    def fetch(self, most: int, wait: float) -> list[Json]:
+        """The next records, waiting for the first one up to `wait` seconds."""
+
+    def settle(self, records: list[Json]) -> None:
+        """These records have been printed."""
+
+
+class GroupReader:
+    """Reads where a group's committed offsets say, and commits what was printed."""
+
+    def __init__(self, session: Session, name: str, group: str) -> None:
+        self._session = session
+        self._base = path("logs", session.vhost, name, "groups", group)
+        self._what = _what(session, name)
+
+    def fetch(self, most: int, wait: float) -> list[Json]:
+        body = {"count": most, "wait": wait}
+        answer = self._session.api.post(f"{self._base}/fetch", body, what=self._what, wait=wait)
+        return _records(answer)
+
+    def settle(self, records: list[Json]) -> None:
+        offsets = {str(record["partition"]): record["offset"] + 1 for record in records}
+        self._session.api.post(f"{self._base}/commit", {"offsets": offsets}, what=self._what)
+
+
+class PartitionReader:
+    """Reads partitions from chosen offsets and remembers, for itself alone, how far it is.
+
+    Several partitions are asked in turn; when none has anything, the wait is spent on one of them
+    at a time and kept short, so that none is overlooked for long.
+    """
+
+    def __init__(self, session: Session, name: str, positions: dict[int, int]) -> None:
+        self._session = session
+        self._where = path("logs", session.vhost, name, "records")
+        self._what = _what(session, name)
+        self._positions = positions
+        self._turn = 0
+
+    def fetch(self, most: int, wait: float) -> list[Json]:
+        partitions = list(self._positions)
+        if len(partitions) == 1:
+            return self._poll(partitions[0], most, wait)
+        for partition in partitions:
+            if found := self._poll(partition, most, 0.0):
+                return found
+        self._turn = (self._turn + 1) % len(partitions)
+        return self._poll(partitions[self._turn], most, min(wait, _SHORT_WAIT))
+
+    def settle(self, records: list[Json]) -> None:
+        for record in records:
+            self._positions[record["partition"]] = record["offset"] + 1
+
+    def _poll(self, partition: int, most: int, wait: float) -> list[Json]:
+        place = {"partition": partition, "offset": self._positions[partition], "count": most}
+        answer = self._session.api.poll(self._where, what=self._what, wait=wait, **place)
+        return _records(answer)
+
+
+def _records(answer: Json) -> list[Json]:
+    found: list[Json] = answer.get("records", []) if isinstance(answer, dict) else answer
+    return found or []
+
+
+def _starts(session: Session, name: str, partition: int | None, start: str) -> dict[int, int]:
+    """Where to begin in each partition, from the log's own first and next offsets."""
+    log = session.api.get(path("logs", session.vhost, name), what=_what(session, name))
+    parts = {part["index"]: part for part in log["partitions"]}
+    if partition is not None and partition not in parts:
+        text = f"log '{name}' has the partitions 0 to {len(parts) - 1}, not {partition}."
+        raise CliError(text, ExitCode.NOT_FOUND)
+    chosen = parts if partition is None else {partition: parts[partition]}
+    return {index: _start(part, start) for index, part in chosen.items()}
+
+
+def _start(part: Json, start: str) -> int:
+    first, following = int(part["first_offset"]), int(part["next_offset"])
+    named = {"first": first, "next": following, "last": max(first, following - 1)}
+    if start in named:
+        return named[start]
+    if start.isdecimal():
+        return min(max(int(start), first), following)
+    text = f"--offset must be first, last, next or a number, not {start!r}."
+    raise CliError(text, ExitCode.USAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What to print of a record beside its value."""
+
+    has_key: bool
+    has_offset: bool
+    separator: str
+
+
+@command
+def consume(
+    session: Session,
+    name: LogName,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="From the first record on.")
+    ] = False,
+    offset: Annotated[
+        str | None,
+        typer.Option("--offset", help="first, last, next or a number.", show_default="next"),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Only this one.", show_default="all")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Continue where this group stopped.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", min=1, help="Stop after so many records.")
+    ] = None,
+    idle: Annotated[
+        float | None, typer.Option("--idle", min=0, help="Stop after so many quiet seconds.")
+    ] = None,
+    print_key: Annotated[bool, typer.Option("--print-key", help="Print the key, too.")] = False,
+    print_offset: Annotated[
+        bool, typer.Option("--print-offset", help="Print partition and offset, too.")
+    ] = False,
+    separator: Annotated[str, typer.Option(help="Between what is printed.")] = "\t",
+) -> None:
+    """Print records as they come, until interrupted; reading takes nothing away."""
+    shape = Shape(print_key, print_offset, separator)
+    reader: Reader
+    if group is None:
+        if from_beginning and offset is not None:
+            raise CliError("give --from-beginning or --offset, not both.", ExitCode.USAGE)
+        start = "first" if from_beginning else offset or "next"
+        reader = PartitionReader(session, name, _starts(session, name, partition, start))
+    elif from_beginning or offset is not None or partition is not None:
+        text = "--group goes on where the group stopped; `leveret log reset` moves it."
+        raise CliError(text, ExitCode.USAGE)
+    else:
+        reader = GroupReader(session, name, group)
+    if session.out.formatter is Formatter.CSV and session.out.has_headers:
+        write_csv(_CSV_COLUMNS)
+    seen = 0
+    try:
+        for records in _follow(reader, count, idle):
+            for record in records:
+                _print(session, record, shape)
+            sys.stdout.flush()
+            reader.settle(records)
+            seen += len(records)
+    except KeyboardInterrupt:
+        pass
+    session.out.remark(f"{seen} records consumed.")
+
+
+def _follow(reader: Reader, count: int | None, idle: float | None) -> Iterator[list[Json]]:
+    """Batches of records until `count` have come or `idle` seconds have brought none."""
+    seen, last = 0, time.monotonic()
+    while count is None or seen < count:
+        left = LONGEST_WAIT if idle is None else idle - (time.monotonic() - last)
+        most = _BATCH if count is None else min(_BATCH, count - seen)
+        records = reader.fetch(most, max(0.0, min(left, LONGEST_WAIT)))
+        if records:
+            yield records
+            seen, last = seen + len(records), time.monotonic()
+        elif idle is not None and time.monotonic() - last >= idle:
+            return
+
+
+def _print(session: Session, record: Json, shape: Shape) -> None:
+    if session.out.formatter is Formatter.JSON:
+        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    elif session.out.formatter is Formatter.CSV:
+        write_csv([record.get(key) for key in _CSV_COLUMNS])
+    else:
+        content = decoded(record.get("value"), record.get("encoding"))
+        fields = [f"{record['partition']}:{record['offset']}"] if shape.has_offset else []
+        fields += [record.get("key") or ""] if shape.has_key else []
+        prefix = "".join(field + shape.separator for field in fields)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(prefix.encode() + content + b"\n")

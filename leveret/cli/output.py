@@ -1,0 +1,144 @@
+"""Results on standard output, remarks on standard error.
+
+Invariant: standard output carries only the answer, in the chosen format; progress, remarks and
+errors go to standard error, so that any command can stand in a pipe.
+
+`table` is drawn for a terminal and tab-separated (as rabbitmqctl prints it) for a pipe;
+`pretty_table` is drawn either way; `json` keeps the server's types; `csv` is RFC 4180.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from leveret.cli.api import Json
+
+T = TypeVar("T")
+
+
+class Formatter(StrEnum):
+    TABLE = "table"
+    PRETTY_TABLE = "pretty_table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where and how a command speaks."""
+
+    formatter: Formatter = Formatter.TABLE
+    is_quiet: bool = False
+    has_headers: bool = True
+
+    @property
+    def is_machine_readable(self) -> bool:
+        return self.formatter in {Formatter.JSON, Formatter.CSV}
+
+    def remark(self, text: str) -> None:
+        """A sentence on standard error for people; silent with -q and in machine formats."""
+        if not self.is_quiet and not self.is_machine_readable:
+            sys.stderr.write(f"{text}\n")
+
+    def warn(self, text: str) -> None:
+        sys.stderr.write(f"leveret: {text}\n")
+
+    def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Json]]) -> None:
+        """Print a list of things."""
+        if self.formatter is Formatter.JSON:
+            write_json([dict(zip(columns, row, strict=True)) for row in rows])
+        elif self.formatter is Formatter.CSV:
+            self._csv(columns, rows)
+        elif self.formatter is Formatter.PRETTY_TABLE or sys.stdout.isatty():
+            self._drawn(columns, rows)
+        else:
+            self._tabs(columns, rows)
+
+    def record(self, title: str, values: Mapping[str, Json]) -> None:
+        """Print one thing: its fields below each other."""
+        if self.formatter is Formatter.JSON:
+            write_json(dict(values))
+        else:
+            self.remark(title)
+            self.rows(("key", "value"), values.items())
+
+    def track(self, items: Sequence[T], doing: str) -> Iterator[T]:
+        """Yield the items, showing a progress bar while a person waits at a terminal."""
+        with self.progress() as progress:
+            yield from progress.track(items, description=doing)
+
+    def progress(self) -> Progress:
+        console = Console(stderr=True)
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=self.is_quiet or not console.is_terminal,
+        )
+
+    def _csv(self, columns: Sequence[str], rows: Iterable[Sequence[Json]]) -> None:
+        if self.has_headers:
+            write_csv(columns)
+        for row in rows:
+            write_csv(row)
+
+    def _tabs(self, columns: Sequence[str], rows: Iterable[Sequence[Json]]) -> None:
+        if self.has_headers:
+            sys.stdout.write("\t".join(columns) + "\n")
+        for row in rows:
+            sys.stdout.write("\t".join(_one_line(cell(value)) for value in row) + "\n")
+
+    def _drawn(self, columns: Sequence[str], rows: Iterable[Sequence[Json]]) -> None:
+        table = Table(show_header=self.has_headers, header_style="bold")
+        content = list(rows)
+        for index, name in enumerate(columns):
+            is_number = content and all(type(row[index]) in {int, float} for row in content)
+            table.add_column(name, justify="right" if is_number else "left")
+        for row in content:
+            table.add_row(*(Text(_one_line(cell(value))) for value in row))
+        # A name must never be cut short: outside a terminal the table is as wide as it needs.
+        console = Console() if sys.stdout.isatty() else Console(width=10_000)
+        console.print(table)
+
+
+def write_json(value: Json) -> None:
+    indent = 2 if sys.stdout.isatty() else None
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
+
+
+def write_csv(row: Sequence[Json]) -> None:
+    csv.writer(sys.stdout, lineterminator="\n").writerow([cell(value) for value in row])
+
+
+def cell(value: Json) -> str:
+    """A value as people read it in a column: `true`, `[a, b]`, compact JSON for objects."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return f"[{', '.join(value)}]"
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return str(value)
+
+
+def _one_line(text: str) -> str:
+    """Control characters shown as escapes: a name must not move the cursor or break a row."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

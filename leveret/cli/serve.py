@@ -1,0 +1,79 @@
+"""`leveret serve`: flags to settings to the running broker, on the shortest import path.
+
+Invariant: this module imports nothing but the standard library until the command line is known to
+be right, then `leveret.config` and `leveret.launch`. A wrong setting is one sentence on standard
+error and exit code 1; a wrong flag is argparse's usage message and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+SUMMARY = "Run the broker: AMQP 0-9-1 on one port, the HTTP API and web UI on another."
+_EPILOG = """\
+Settings come from flags, the environment (LEVERET_<KEY>) and the TOML file, in that order of
+strength; docs/configuration.md lists them all. When the broker accepts connections it prints one
+line: leveret ready amqp=HOST:PORT http=HOST:PORT. SIGTERM and SIGINT stop it cleanly.
+"""
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form key=value")
+    return key.strip().replace("-", "_"), value
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="leveret serve", description=SUMMARY, epilog=_EPILOG, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--config", metavar="FILE", type=Path, help="TOML file with settings")
+    add("--data-dir", metavar="DIR", help="directory for everything that survives a restart")
+    add("--host", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
+    add("--amqp-port", metavar="PORT", help="port for AMQP (default 5672; 0 picks a free one)")
+    add("--http-port", metavar="PORT", help="port for HTTP (default 15672; 0 picks a free one)")
+    add(
+        "--memory",
+        action="store_true",
+        default=None,
+        help="keep everything in memory and write no file",
+    )
+    add(
+        "--set",
+        metavar="KEY=VALUE",
+        dest="settings",
+        type=_setting,
+        action="append",
+        default=[],
+        help="any setting of docs/configuration.md; may be given several times",
+    )
+    return parser
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Run the broker until it is told to stop; return the exit code."""
+    try:
+        options = vars(build_parser().parse_args(arguments))
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0
+    config: Path | None = options.pop("config")
+    flags = dict(options.pop("settings"))
+    flags |= {key: value for key, value in options.items() if value is not None}
+
+    from leveret.config import ConfigError, load_settings
+
+    try:
+        settings = load_settings(flags, os.environ, config)
+    except ConfigError as error:
+        sys.stderr.write(f"leveret: {error}\n")
+        return 1
+
+    from leveret import launch
+
+    return launch.serve(settings)

@@ -1,0 +1,214 @@
+"""The server as a whole: is it there, how is it, stop it, empty it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from leveret.cli import columns as tables
+from leveret.cli.api import Json, path
+from leveret.cli.columns import dig
+from leveret.cli.errors import CliError, ExitCode
+from leveret.cli.listing import show
+from leveret.cli.session import Session, client_command
+
+commands = typer.Typer()
+command = client_command(commands, panel="Server")
+
+STOP_DEADLINE = 15.0
+STOP_POLL = 0.05
+
+_OVERVIEW = {
+    "product": "product_name",
+    "version": "product_version",
+    "compatible with RabbitMQ": "rabbitmq_version",
+    "node": "node",
+    "cluster": "cluster_name",
+    "connections": "object_totals.connections",
+    "channels": "object_totals.channels",
+    "consumers": "object_totals.consumers",
+    "exchanges": "object_totals.exchanges",
+    "queues": "object_totals.queues",
+    "messages ready": "queue_totals.messages_ready",
+    "messages unacknowledged": "queue_totals.messages_unacknowledged",
+    "publish rate": "message_stats.publish_details.rate",
+    "deliver rate": "message_stats.deliver_get_details.rate",
+    "ack rate": "message_stats.ack_details.rate",
+}
+_SIZES = {
+    "memory used": "mem_used",
+    "memory limit": "mem_limit",
+    "disk free": "disk_free",
+    "disk free limit": "disk_free_limit",
+}
+
+
+@command
+def status(session: Session) -> None:
+    """Show version, uptime, alarms, listeners, totals and rates."""
+    overview = session.api.get("overview")
+    nodes = session.api.get("nodes") or []
+    if session.out.is_machine_readable:
+        session.out.record("", {"overview": overview, "nodes": nodes})
+        return
+    values = {name: dig(overview, where) for name, where in _OVERVIEW.items()}
+    for node in nodes:
+        values |= _node_status(node)
+    listeners = overview.get("listeners") or []
+    values["listeners"] = [
+        f"{item.get('protocol')} {item.get('ip_address')}:{item.get('port')}" for item in listeners
+    ]
+    shown = {name: value for name, value in values.items() if value is not None}
+    session.out.record(f"Status of {session.target.url} ...", shown)
+
+
+def _node_status(node: Json) -> dict[str, Json]:
+    alarms = {"memory": node.get("mem_alarm"), "disk": node.get("disk_free_alarm")}
+    values: dict[str, Json] = {
+        "uptime": _duration(node["uptime"]) if "uptime" in node else None,
+        "alarms": [name for name, is_on in alarms.items() if is_on] or "none",
+        "file descriptors": f"{node.get('fd_used')} of {node.get('fd_total')}",
+    }
+    sizes = {name: node.get(key) for name, key in _SIZES.items()}
+    return values | {name: size_text(size) for name, size in sizes.items() if size is not None}
+
+
+def _duration(milliseconds: float) -> str:
+    minutes, seconds = divmod(int(milliseconds // 1000), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}d {hours}h {minutes}m {seconds}s" if days else f"{hours}h {minutes}m {seconds}s"
+
+
+def size_text(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+@command
+def ping(session: Session) -> None:
+    """Check that the server answers and accepts the login."""
+    started = time.perf_counter()
+    session.api.get("whoami")
+    elapsed = (time.perf_counter() - started) * 1000
+    session.out.remark(f"Ping succeeded: {session.target.url} answered in {elapsed:.0f} ms.")
+
+
+@command
+def version(
+    session: Session,
+    server: Annotated[bool, typer.Option("--server", help="The server's version instead.")] = False,
+) -> None:
+    """Print the version of this command (or of the server)."""
+    if server:
+        overview = session.api.get("overview")
+        found = overview.get("product_version") or overview.get("rabbitmq_version") or "unknown"
+    else:
+        found = own_version()
+    sys.stdout.write(f"{found}\n")
+
+
+def own_version() -> str:
+    try:
+        return metadata.version("leveret")
+    except metadata.PackageNotFoundError:
+        return "unknown (run from a source tree that is not installed)"
+
+
+@command
+def environment(session: Session) -> None:
+    """List the settings in force, and where each comes from."""
+    items = session.api.get("settings")
+    names = ("key", "value", "source")
+    session.out.remark("Settings in force ...")
+    session.out.rows(names, [[item.get(name) for name in names] for item in items])
+
+
+@command
+def cluster_status(session: Session) -> None:
+    """Show the cluster's name and its nodes."""
+    name = session.api.get("cluster-name").get("name")
+    nodes = session.api.get("nodes") or []
+    rows = [
+        (name, node.get("name"), node.get("type", "disc"), node.get("running", True))
+        for node in nodes
+    ]
+    session.out.remark(f"Cluster status of {session.target.url} ...")
+    session.out.rows(("cluster_name", "node", "type", "running"), rows)
+
+
+@command
+def set_cluster_name(
+    session: Session, name: Annotated[str, typer.Argument(help="The new name.")]
+) -> None:
+    """Name the cluster."""
+    session.api.put("cluster-name", {"name": name})
+    session.out.remark(f"Cluster renamed to '{name}'.")
+
+
+@command
+def list_feature_flags(session: Session) -> None:
+    """List the feature flags tools may ask for."""
+    show(session, tables.FEATURE_FLAGS, None, session.api.get("feature-flags"))
+
+
+@command
+def health(
+    session: Session,
+    check: Annotated[
+        str, typer.Argument(help="A check of /api/health/checks, such as alarms.")
+    ] = "alarms",
+) -> None:
+    """Run a health check; exit code 1 if it fails."""
+    where = f"health/checks/{path(*check.split('/'))}"
+    session.api.get(where, what=f"health check '{check}'")
+    session.out.remark(f"Health check '{check}' passed.")
+
+
+@command
+def stop(
+    session: Session,
+    wait: Annotated[bool, typer.Option(help="Wait until the server has gone.")] = True,
+) -> None:
+    """Stop the server cleanly: everything confirmed is on disk when it has gone."""
+    session.api.post("shutdown")
+    session.out.remark(f"{session.target.url} is stopping.")
+    if wait:
+        _wait_until_gone(session)
+        session.out.remark("Stopped.")
+
+
+def _wait_until_gone(session: Session) -> None:
+    deadline = time.monotonic() + STOP_DEADLINE
+    while time.monotonic() < deadline:
+        try:
+            session.api.get("whoami")
+        except CliError as error:
+            if error.code is ExitCode.UNAVAILABLE:
+                return
+        time.sleep(STOP_POLL)
+    text = f"{session.target.url} still answers {STOP_DEADLINE:g} s after it was told to stop."
+    raise CliError(text, ExitCode.TIMEOUT)
+
+
+@command
+def reset(
+    session: Session,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Empty the server: vhosts, users, queues, messages and history are lost."""
+    # For RabbitMQ the same call only clears statistics: it must not look like success there.
+    session.api.get("settings", what="Leveret at this URL; only Leveret can be reset so")
+    if not yes and sys.stdin.isatty():
+        question = f"Everything on {session.target.url} will be lost. Go on?"
+        if not typer.confirm(question, err=True):
+            raise CliError("nothing was reset.")
+    session.api.delete("reset", query={"everything": True})
+    session.out.remark(f"{session.target.url} is empty again.")

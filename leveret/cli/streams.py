@@ -1,0 +1,142 @@
+"""rabbitmq-streams' commands: super streams, groups and their offsets, over the logs' API.
+
+A stream is a log or one partition of it (`<log>-<number>`); a group is what rabbitmq-streams calls
+a reference.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from leveret.cli.api import Json, path
+from leveret.cli.errors import CliError, ExitCode
+from leveret.cli.session import Session, client_command
+
+commands = typer.Typer()
+command = client_command(commands, panel="Streams")
+
+SuperStream = Annotated[str, typer.Argument(help="Name of the super stream.")]
+Stream = Annotated[str, typer.Option("--stream", help="Name of the stream (log or partition).")]
+Reference = Annotated[str, typer.Option("--reference", help="Name of the group.")]
+
+
+@command
+def add_super_stream(
+    session: Session,
+    name: SuperStream,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many partitions.", show_default="3")
+    ] = None,
+    binding_keys: Annotated[
+        str | None, typer.Option(help="Comma-separated keys, one partition each.")
+    ] = None,
+    max_length_bytes: Annotated[
+        int | None, typer.Option(help="Most bytes kept in a partition.")
+    ] = None,
+    max_age: Annotated[str | None, typer.Option(help="Longest time kept, such as 7D.")] = None,
+    stream_max_segment_size_bytes: Annotated[
+        int | None, typer.Option(help="Size of a segment file.")
+    ] = None,
+) -> None:
+    """Create a super stream: an exchange and its partitions."""
+    if partitions is not None and binding_keys is not None:
+        raise CliError("give --partitions or --binding-keys, not both.", ExitCode.USAGE)
+    arguments = {
+        "max-length-bytes": max_length_bytes,
+        "max-age": max_age,
+        "stream-max-segment-size-bytes": stream_max_segment_size_bytes,
+    }
+    given = {f"x-{key}": value for key, value in arguments.items() if value is not None}
+    body: dict[str, Json] = {"arguments": given}
+    body |= {"binding-keys": binding_keys} if binding_keys else {"partitions": partitions or 3}
+    where = path("stream", "super-streams", session.vhost, name)
+    session.api.put(where, body, what=f"vhost '{session.vhost}'")
+    session.out.remark(f"Super stream '{name}' added.")
+
+
+@command
+def delete_super_stream(session: Session, name: SuperStream) -> None:
+    """Delete a super stream with its partitions and records."""
+    what = f"super stream '{name}' in vhost '{session.vhost}'"
+    session.api.delete(path("logs", session.vhost, name), what=what)
+    session.out.remark(f"Super stream '{name}' deleted.")
+
+
+def _logs(session: Session) -> list[Json]:
+    what = f"vhost '{session.vhost}'"
+    logs: list[Json] = session.api.get(path("logs", session.vhost), what=what)
+    return logs
+
+
+def _groups(session: Session, name: str) -> list[Json]:
+    what = f"log '{name}' in vhost '{session.vhost}'"
+    groups: list[Json] = session.api.get(path("logs", session.vhost, name, "groups"), what=what)
+    return groups
+
+
+def _located(session: Session, stream: str) -> tuple[str, int | None]:
+    """The log a stream belongs to, and its partition number if it is one partition of several."""
+    for log in _logs(session):
+        if log["name"] == stream:
+            return stream, None
+        for partition in log["partitions"]:
+            if partition["queue"] == stream:
+                return log["name"], partition["index"]
+    raise CliError(f"there is no stream '{stream}' in vhost '{session.vhost}'.", ExitCode.NOT_FOUND)
+
+
+@command
+def list_stream_consumer_groups(session: Session) -> None:
+    """List the groups of every stream, a line for each partition."""
+    rows = []
+    for log in _logs(session):
+        for group in _groups(session, log["name"]):
+            for partition in log["partitions"]:
+                index = partition["index"]
+                members = [item for item in group["members"] if index in item["partitions"]]
+                rows.append((partition["queue"], group["group"], index, len(members)))
+    session.out.remark(f"Listing stream consumer groups for vhost {session.vhost} ...")
+    session.out.rows(("stream", "reference", "partition_index", "consumers"), rows)
+
+
+@command
+def list_stream_group_consumers(session: Session, stream: Stream, reference: Reference) -> None:
+    """List the members of a group and the partitions each one reads."""
+    name, index = _located(session, stream)
+    found = [group for group in _groups(session, name) if group["group"] == reference]
+    if not found:
+        raise CliError(f"there is no group '{reference}' on '{name}'.", ExitCode.NOT_FOUND)
+    rows = []
+    for member in found[0]["members"]:
+        if index is None or index in member["partitions"]:
+            state = "active" if member["partitions"] else "waiting"
+            rows.append((member["consumer_tag"], member["connection"], state, member["partitions"]))
+    session.out.rows(("subscription_id", "connection_name", "state", "partitions"), rows)
+
+
+@command
+def list_stream_tracking(
+    session: Session, stream: Annotated[str, typer.Argument(help="Name of the stream.")]
+) -> None:
+    """List the offsets and producer sequences kept for a stream."""
+    what = f"stream '{stream}' in vhost '{session.vhost}'"
+    tracked = session.api.get(path("stream", session.vhost, stream, "tracking"), what=what)
+    kinds = (("offset", "offsets"), ("writer", "writers"))
+    rows = [
+        (kind, name, value)
+        for kind, key in kinds
+        for name, value in (tracked.get(key) or {}).items()
+    ]
+    session.out.rows(("type", "name", "tracking_value"), rows)
+
+
+@command
+def reset_offset(session: Session, stream: Stream, reference: Reference) -> None:
+    """Send a group back to the first record of a stream."""
+    name, index = _located(session, stream)
+    body = {"to": "first", "partition": index, "dry_run": False}
+    where = path("logs", session.vhost, name, "groups", reference, "reset")
+    session.api.post(where, body, what=f"group '{reference}' on '{name}'")
+    session.out.remark(f"Group '{reference}' starts at the first record of '{stream}' again.")
