@@ -1,0 +1,128 @@
+"""Fixtures of the semantics suite, and the switch that aims it at another broker.
+
+`pytest tests/semantics` starts a Leveret; `pytest tests/semantics --broker URL` runs the same
+cases against whatever listens there, RabbitMQ 3.10 above all. Where the two differ on purpose
+a case says so through `expected(leveret=…, rabbitmq=…)` and passes on both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from tests.support.brokers import Target, running_leveret, target_of
+from tests.support.rawclient import RawChannel, RawClient
+
+# Short enough for a test, long enough for a busy machine to finish an honest handshake.
+SHORT_LIMITS = {"LEVERET_HANDSHAKE_TIMEOUT": "2"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--broker", default=None, help="amqp:// URL of a broker to test instead")
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """The broker under test."""
+    url = request.config.getoption("--broker", default=None) or os.environ.get("LEVERET_BROKER")
+    if url:
+        yield target_of(url)
+        return
+    with running_leveret(environment=SHORT_LIMITS) as target:
+        yield target
+
+
+@pytest.fixture
+def expected(broker: Target) -> Callable[..., Any]:
+    """Picks the expectation of the broker under test where the two differ on purpose."""
+
+    def pick(*, leveret: Any, rabbitmq: Any) -> Any:
+        return rabbitmq if broker.is_rabbitmq else leveret
+
+    return pick
+
+
+class Names:
+    """Fresh names for one test; what was created under them is deleted afterwards."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = f"{prefix}-{os.getpid()}"
+        self.queues: list[str] = []
+        self.exchanges: list[str] = []
+
+    def queue(self) -> str:
+        self.queues.append(self._fresh("q"))
+        return self.queues[-1]
+
+    def exchange(self) -> str:
+        self.exchanges.append(self._fresh("x"))
+        return self.exchanges[-1]
+
+    def _fresh(self, kind: str) -> str:
+        return f"{self._prefix}-{kind}{next(self._numbers)}"
+
+
+@pytest.fixture
+def names(request: pytest.FixtureRequest, broker: Target) -> Iterator[Names]:
+    names = Names(request.node.name.split("_")[1])
+    yield names
+    if names.queues or names.exchanges:
+        with broker.connect() as client:
+            _sweep(client, names)
+
+
+def _sweep(client: RawClient, names: Names) -> None:
+    channel = client.channel()
+    deletes: list[Any] = [commands.Queue.Delete(queue=queue) for queue in names.queues]
+    deletes += [commands.Exchange.Delete(exchange=exchange) for exchange in names.exchanges]
+    for delete in deletes:
+        channel.send(delete)
+        answer = client.next_on(channel.number).decode()
+        if isinstance(answer, commands.Channel.Close):  # an exclusive queue on its way out
+            channel.send(commands.Channel.CloseOk())
+            channel.open()
+
+
+@pytest.fixture
+def connect(broker: Target, names: Names) -> Iterator[Callable[..., RawClient]]:
+    """Makes connections that have finished the handshake; all are closed after the test."""
+    clients: list[RawClient] = []
+
+    def make(**options: Any) -> RawClient:
+        clients.append(broker.connect(**options))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def raw(broker: Target) -> Iterator[Callable[[], RawClient]]:
+    """Makes connections on which nothing has been said yet."""
+    clients: list[RawClient] = []
+
+    def make() -> RawClient:
+        clients.append(broker.socket())
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.drop()
+
+
+@pytest.fixture
+def client(connect: Callable[..., RawClient]) -> RawClient:
+    return connect()
+
+
+@pytest.fixture
+def channel(client: RawClient) -> RawChannel:
+    return client.channel()

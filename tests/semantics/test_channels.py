@@ -1,0 +1,176 @@
+"""Rows C-39 to C-46: the life of a channel."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from pamqp import commands
+from pamqp.commands import Basic, Channel, Exchange, Queue
+
+from tests.support import wire
+
+
+def missing():
+    """A method that fails softly, wherever it is sent."""
+    return Queue.Declare(queue="no-such-queue", passive=True)
+
+
+def test_c039_method_on_a_channel_never_opened(client):
+    client.send(3, Queue.Declare(queue="q"))
+    client.expect_close(504, "CHANNEL_ERROR - expected 'channel.open'")
+
+
+def test_c039_method_on_a_channel_closed_by_the_client(client):
+    client.channel().call(Channel.Close(200, "", 0, 0))
+    client.send(1, Queue.Declare(queue="q"))
+    client.expect_close(504)
+
+
+def test_c039_method_on_a_channel_closed_by_the_server(client):
+    client.channel().refused(missing(), 404)
+    client.send(1, Queue.Declare(queue="q"))
+    client.expect_close(504)
+
+
+def test_c040_channel_opened_twice(client):
+    client.channel()
+    client.send(1, Channel.Open())
+    client.expect_close(504, "second 'channel.open' seen")
+
+
+def test_c041_channel_max_limits_the_count_of_open_channels(connect):
+    client = connect(channel_max=4)
+    for number in (1, 9, 3, 4):
+        client.channel(number)
+    client.send(2, Channel.Open())
+    client.expect_close(530)
+
+
+def test_c041_a_closed_channel_no_longer_counts(connect):
+    client = connect(channel_max=1)
+    for number in (1, 2, 1):
+        client.channel(number).call(Channel.Close(200, "", 0, 0))
+    client.channel()
+
+
+def test_c042_a_closing_channel_ignores_everything_until_close_ok(channel, names):
+    queue = names.queue()
+    channel.declare(queue)
+    channel.send(missing())
+    channel.expect(Channel.Close)
+    channel.publish("", queue)
+    channel.send(Queue.Declare(queue=queue), Basic.Ack(99))
+    channel.expect_silence()
+    channel.send(Channel.CloseOk())
+    channel.open()
+    assert channel.ready(queue) == 0
+
+
+def test_c042_a_crossing_close_is_answered_and_frees_the_number(client, channel):
+    channel.send(missing(), Channel.Close(200, "", 0, 0))
+    assert channel.expect(Channel.Close).reply_code == 404
+    channel.expect(Channel.CloseOk)
+    channel.send(Channel.CloseOk(), Channel.Open())
+    channel.expect(Channel.OpenOk)
+
+
+def test_c043_soft_error_names_the_method_and_leaves_others_alone(client, channel, names):
+    queue = names.queue()
+    other = client.channel(2)
+    other.declare(queue)
+    other.fill(queue, "ab")
+    other.consume(queue, "elsewhere")
+    kept = other.deliver()
+    assert other.deliver().body == b"b"
+    other.nack(2)
+    assert other.deliver().redelivered
+    close = channel.refused(missing(), 404)
+    assert (close.class_id, close.method_id) == (50, 10)
+    other.ack(kept.tag)
+    assert other.declare(queue, passive=True).consumer_count == 1
+
+
+def test_c043_soft_error_requeues_what_the_channel_had_not_acked(client, channel, names):
+    queue = names.queue()
+    channel.declare(queue)
+    channel.fill(queue, "abc")
+    channel.get_one(queue, no_ack=False)
+    channel.get_one(queue, no_ack=False)
+    channel.refused(missing(), 404)
+    other = client.channel(2)
+    other.wait_ready(queue, 3)
+    again = [other.get_one(queue) for _ in range(3)]
+    assert [(got.body, got.redelivered) for got in again] == [
+        (b"a", True),
+        (b"b", True),
+        (b"c", False),
+    ]
+
+
+def test_c044_flow_on(channel):
+    assert channel.call(Channel.Flow(active=True)).active is True
+
+
+def test_c044_flow_off_is_not_implemented(client, channel):
+    channel.send(Channel.Flow(active=False))
+    client.expect_close(540, "NOT_IMPLEMENTED")
+
+
+def test_c045_success_of_a_nowait_method_is_silent(channel, names):
+    queue, one, two = names.queue(), names.exchange(), names.exchange()
+    channel.send(
+        Exchange.Declare(exchange=one, nowait=True),
+        Exchange.Declare(exchange=two, exchange_type="fanout", nowait=True),
+        Queue.Declare(queue=queue, nowait=True),
+        Queue.Bind(queue=queue, exchange=one, routing_key="k", nowait=True),
+        Exchange.Bind(destination=one, source=two, routing_key="k", nowait=True),
+        commands.Confirm.Select(nowait=True),
+        Basic.Consume(queue=queue, consumer_tag="t", no_ack=True, nowait=True),
+    )
+    channel.publish(two, "k", b"through")
+    got = channel.client.next_on(1).decode()
+    frames = {type(got)}
+    if isinstance(got, Basic.Ack):
+        assert channel.deliver().body == b"through"
+    else:
+        assert isinstance(got, Basic.Deliver)
+        channel.client.next_on(1)
+        channel.client.next_on(1)
+        frames.add(type(channel.expect(Basic.Ack)))
+    channel.send(
+        Basic.Cancel(consumer_tag="t", nowait=True),
+        Queue.Purge(queue=queue, nowait=True),
+        Exchange.Unbind(destination=one, source=two, routing_key="k", nowait=True),
+        Queue.Delete(queue=queue, nowait=True),
+        Exchange.Delete(exchange=one, nowait=True),
+    )
+    channel.refused(Queue.Declare(queue=queue, passive=True), 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        (Queue.Declare(queue="no-such-queue", passive=True, nowait=True), 404),
+        (Queue.Bind(queue="no-such-queue", exchange="amq.direct", nowait=True), 404),
+        (Queue.Purge(queue="no-such-queue", nowait=True), 404),
+        (Exchange.Declare(exchange="no-such-exchange", passive=True, nowait=True), 404),
+        (Exchange.Delete(exchange="amq.direct", nowait=True), 403),
+        (Basic.Consume(queue="no-such-queue", nowait=True), 404),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_c045_error_of_a_nowait_method_closes_the_channel(channel, method, code):
+    channel.refused(method, code)
+
+
+@pytest.mark.parametrize("pad", ["", "x", "xx"])  # puts the cut at each octet of a character
+def test_c046_long_reply_text_is_cut_and_stays_valid(channel, expected, pad):
+    channel.send(wire.queue_declare(1, pad + "€" * 80, flags=1))
+    payload = channel.client.next_on(1).payload
+    assert payload[:6] == struct.pack(">HHH", 20, 40, 404)
+    text = payload[7 : 7 + payload[6]]
+    assert text.startswith(f"NOT_FOUND - no queue '{pad}€€€".encode())
+    assert len(text) > 240
+    # RabbitMQ 3.10 cuts wherever the limit falls.
+    text.decode(errors=expected(leveret="strict", rabbitmq="replace"))

@@ -1,0 +1,301 @@
+"""Rows C-01 to C-16: the handshake, tuning, heartbeats and the end of a connection."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import urllib.request
+from base64 import b64encode
+from urllib.parse import quote
+
+import pytest
+from pamqp import commands
+from pamqp.commands import Connection
+
+from tests.semantics.conftest import SHORT_LIMITS
+from tests.support import wire
+from tests.support.brokers import running_leveret
+from tests.support.rawclient import ConnectionEndedError, NothingCameError
+
+LOGIN_REFUSED = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."
+CAPABILITIES = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"AMQP\x00\x01\x00\x00",
+        b"AMQP\x00\x00\x09\x02",
+        b"\0" * 8,
+    ],
+    ids=["http", "amqp-1.0", "amqp-0-9-2", "zeros"],
+)
+def test_c001_foreign_protocol_header_is_answered_with_ours(raw, greeting):
+    client = raw()
+    client.send_bytes(greeting)
+    assert client.read_bytes(8) == wire.PROTOCOL_HEADER
+    client.expect_end()
+
+
+def test_c001_amqp_0_8_header(raw, expected):
+    client = raw()
+    client.send_bytes(b"AMQP\x01\x01\x08\x00")
+    first = client.read_bytes(8)
+    # A method frame on channel 0 begins connection.start; ours only speaks 0-9-1.
+    assert first[:4] == expected(leveret=wire.PROTOCOL_HEADER[:4], rabbitmq=b"\x01\0\0\0")
+
+
+def test_c002_unfinished_handshake_is_dropped_silently(raw, expected):
+    limit = expected(leveret=2, rabbitmq=10)
+    mute, halfway, unanswered = raw(), raw(), raw()
+    began = time.monotonic()
+    halfway.send_bytes(wire.PROTOCOL_HEADER[:5])
+    unanswered.start()
+    for client in (mute, halfway, unanswered):
+        with pytest.raises(ConnectionEndedError):
+            client.next_frame(limit + 3)
+    assert limit - 0.5 < time.monotonic() - began < limit + 3
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [("guest", "wrong"), ("nobody", "guest")], ids=["password", "user"]
+)
+def test_c003_bad_login_is_told_without_saying_which_part_was_wrong(raw, user, password):
+    client = raw()
+    client.start()
+    client.login(user, password)
+    client.expect_close(403, LOGIN_REFUSED)
+
+
+def test_c004_bad_login_without_the_capability_is_dropped_after_a_delay(raw):
+    client = raw()
+    client.start()
+    began = time.monotonic()
+    client.login("guest", "wrong", capabilities={})
+    with pytest.raises(ConnectionEndedError):
+        client.next_frame(8)
+    assert time.monotonic() - began > 0.9
+
+
+def test_c005_unknown_mechanism(raw, expected):
+    client = raw()
+    client.start()
+    client.login(mechanism="NONSENSE")
+    if expected(leveret=True, rabbitmq=False):
+        client.expect_close(503)
+    else:
+        with pytest.raises(ConnectionEndedError):
+            client.next_frame(8)
+
+
+def test_c005_amqplain_is_understood(raw, broker):
+    client = raw()
+    assert {"PLAIN", "AMQPLAIN"} <= set(client.start().mechanisms.split())
+    login = wire.table(
+        ("LOGIN", wire.typed("S", wire.longstr(broker.user))),
+        ("PASSWORD", wire.typed("S", wire.longstr(broker.password))),
+    )
+    client.login(mechanism="AMQPLAIN", response=login[4:].decode("latin-1"))
+    client.expect(Connection.Tune)
+
+
+def test_c006_missing_vhost(raw, broker):
+    client = raw()
+    client.start()
+    client.login(broker.user, broker.password)
+    client.expect(Connection.Tune)
+    client.tune()
+    client.send(0, Connection.Open("no-such-vhost"))
+    close = client.expect_close(530, "NOT_ALLOWED - vhost no-such-vhost not found")
+    assert (close.class_id, close.method_id) == (10, 40)
+
+
+def test_c007_tune_ok_outside_the_offer_is_refused(raw, broker, expected):
+    # All at once, because RabbitMQ 3.10 takes three seconds to reset each of them.
+    bad = {
+        "frame_max above": (2047, 131073),
+        "channel_max above": (2048, 131072),
+        "frame_max none": (2047, 0),
+        "channel_max none": (0, 131072),
+        "frame_max too small": (2047, 4095),
+    }
+    clients = {}
+    for why, (channel_max, frame_max) in bad.items():
+        client = clients[why] = raw()
+        client.start()
+        client.login(broker.user, broker.password)
+        offer = client.expect(Connection.Tune)
+        assert (offer.channel_max, offer.frame_max, offer.heartbeat) == (2047, 131072, 60)
+        client.tune(channel_max, frame_max)
+        client.send(0, Connection.Open(broker.vhost))
+    for why, client in clients.items():
+        if expected(leveret=True, rabbitmq=False):
+            client.expect_close(530)
+        else:
+            with pytest.raises(ConnectionEndedError):
+                client.expect(Connection.OpenOk, timeout=8)
+                pytest.fail(why)
+
+
+def test_c007_smallest_frame_size_is_accepted(connect):
+    connect(frame_max=4096, channel_max=1).channel(1)
+
+
+def test_c008_server_capabilities(raw):
+    start = raw().start()
+    assert (start.version_major, start.version_minor) == (0, 9)
+    assert "en_US" in start.locales.split()
+    capabilities = start.server_properties["capabilities"]
+    assert {name: capabilities.get(name) for name in CAPABILITIES} == dict.fromkeys(
+        CAPABILITIES, True
+    )
+    assert {"product", "version", "platform", "copyright", "information", "cluster_name"} <= set(
+        start.server_properties
+    )
+
+
+def test_c009_heartbeats(connect):
+    silent, chatty, off = connect(heartbeat=1), connect(heartbeat=1), connect()
+    trickle = [bytes([octet]) for octet in wire.frame(wire.HEARTBEAT, 0) * 3]
+    began = time.monotonic()
+    beats = 0
+    with pytest.raises(ConnectionEndedError):
+        while trickle:
+            chatty.send_bytes(trickle.pop(0))
+            try:
+                frame = silent.next_frame(0.3)
+            except NothingCameError:
+                continue
+            assert frame == (wire.HEARTBEAT, 0, b"")
+            beats += 1
+    assert 1.5 < time.monotonic() - began < 6
+    assert beats >= 2
+    chatty.send_bytes(b"".join(trickle))
+    assert chatty.next_frame() == (wire.HEARTBEAT, 0, b"")
+    chatty.channel()
+    off.expect_silence(window=0.01)
+    off.channel()
+    silent.drop()
+
+
+def test_c010_heartbeat_frame_on_a_channel(client):
+    client.channel()
+    client.send_bytes(wire.frame(wire.HEARTBEAT, 1))
+    client.expect_close(505)
+
+
+def test_c010_heartbeat_frame_with_a_payload(client):
+    client.send_bytes(wire.frame(wire.HEARTBEAT, 0, b"x"))
+    client.expect_close(501)
+
+
+def test_c011_channel_method_on_channel_0(client):
+    client.send(0, commands.Queue.Declare(queue="q"))
+    client.expect_close(504)
+
+
+@pytest.mark.parametrize("again", ["start-ok", "tune-ok"])
+def test_c011_handshake_method_repeated(client, again):
+    if again == "start-ok":
+        client.login()
+    else:
+        client.tune()
+    client.expect_close(504)
+
+
+def test_c012_connection_open_on_an_open_channel(client, broker):
+    client.channel()
+    client.send(1, Connection.Open(broker.vhost))
+    client.expect_close(503)
+
+
+def test_c012_connection_open_on_a_channel_that_is_not_open(client, broker):
+    client.send(1, Connection.Open(broker.vhost))
+    client.expect_close(504)
+
+
+def test_c013_close_keeps_what_was_published_before_it(connect, channel, names):
+    queue = names.queue()
+    channel.declare(queue)
+    publisher = connect()
+    other = publisher.channel()
+    for number in range(200):
+        other.publish("", queue, b"%d" % number)
+    publisher.send(0, Connection.Close(200, "bye", 0, 0))
+    publisher.expect(Connection.CloseOk)
+    channel.wait_ready(queue, 200)
+
+
+def test_c013_exclusive_queues_are_gone_before_close_ok(connect, channel, names):
+    queue = names.queue()
+    owner = connect()
+    owner.channel().declare(queue, exclusive=True)
+    owner.send(0, Connection.Close(200, "bye", 0, 0))
+    owner.expect(Connection.CloseOk)
+    channel.refused(commands.Queue.Declare(queue=queue, passive=True), 404)
+
+
+def test_c014_closes_that_cross_are_both_answered(client):
+    client.send(0, commands.Queue.Declare(queue="q"), Connection.Close(200, "bye", 0, 0))
+    close = client.expect(Connection.Close)
+    assert close.reply_code == 504
+    client.expect(Connection.CloseOk)
+    client.send(0, Connection.CloseOk())
+    client.expect_end()
+
+
+def test_c015_after_the_servers_close_everything_else_is_ignored(client, connect, names):
+    queue = names.queue()
+    checker = connect().channel()
+    checker.declare(queue)
+    channel = client.channel()
+    client.send(0, commands.Queue.Declare(queue="q"))
+    assert client.expect(Connection.Close).reply_code == 504
+    channel.publish("", queue)
+    client.send(2, commands.Channel.Open())
+    client.expect_silence()
+    client.send(0, Connection.CloseOk())
+    client.expect_end()
+    assert checker.ready(queue) == 0
+
+
+def test_c016_operator_ends_the_connection(client, broker, expected):
+    if expected(leveret=True, rabbitmq=False):
+        with running_leveret(environment=SHORT_LIMITS) as other, other.connect() as client:
+            os.kill(other.pid, signal.SIGTERM)
+            client.expect_close(320, "CONNECTION_FORCED")
+        return
+    close_through_http(broker, client)
+    client.expect_close(320, "CONNECTION_FORCED")
+
+
+def close_through_http(broker, client):
+    host, port = client._socket.getsockname()
+    name = quote(f"{host}:{port} -> {broker.host}:{broker.port}", safe="")
+    request = urllib.request.Request(
+        f"http://{broker.host}:{broker.http_port}/api/connections/{name}", method="DELETE"
+    )
+    login = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
+    request.add_header("Authorization", f"Basic {login}")
+    deadline = time.monotonic() + 8  # the management database learns of connections by and by
+    while True:
+        try:
+            urllib.request.urlopen(request).close()
+            return
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code != 404 or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,115 @@
+"""The broker a test talks to: a Leveret started for the occasion, or one named by a URL.
+
+A started Leveret is a process of its own, so what the tests prove holds for the program as a
+user runs it. `Target` says where it is and what it calls itself; tests ask `is_rabbitmq` only
+through the `expected` fixture, where the two are meant to differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tests.support.rawclient import RawClient
+
+ROOT = Path(__file__).resolve().parents[2]
+STOP_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a broker listens and how to log in."""
+
+    host: str
+    port: int
+    user: str = "guest"
+    password: str = "guest"
+    vhost: str = "/"
+    product: str = "Leveret"
+    http_port: int = 0
+    pid: int = 0
+
+    @property
+    def is_rabbitmq(self) -> bool:
+        return self.product == "RabbitMQ"
+
+    @property
+    def url(self) -> str:
+        vhost = "%2F" if self.vhost == "/" else self.vhost
+        return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/{vhost}"
+
+    def socket(self) -> RawClient:
+        """A client that has connected its socket and said nothing yet."""
+        return RawClient(self.host, self.port)
+
+    def connect(self, **options: object) -> RawClient:
+        """A client that has finished the handshake."""
+        client = self.socket()
+        client.handshake(self.vhost, self.user, self.password, **options)  # type: ignore[arg-type]
+        return client
+
+
+def target_of(url: str) -> Target:
+    """The broker behind an amqp:// URL; asks it for its product name."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 5672
+    with RawClient(host, port) as probe:
+        product = probe.start().server_properties["product"]
+    return Target(
+        host=host,
+        port=port,
+        user=unquote(parts.username or "guest"),
+        password=unquote(parts.password or "guest"),
+        vhost=unquote(parts.path[1:]) or "/",
+        product=product,
+        http_port=port + 10000,
+    )
+
+
+@contextlib.contextmanager
+def running_leveret(
+    *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Target]:
+    """A `leveret serve` on free ports, in memory unless the arguments say otherwise."""
+    command = [sys.executable, "-m", "leveret", "serve", "--amqp-port", "0", "--http-port", "0"]
+    process = subprocess.Popen(
+        [*command, *(arguments or ("--memory",))],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        text=True,
+    )
+    try:
+        yield _wait_ready(process)
+    finally:
+        _stop(process)
+
+
+def _wait_ready(process: subprocess.Popen[str]) -> Target:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("leveret ready"):
+            where = dict(word.split("=", 1) for word in line.split()[2:])
+            host, _, port = where["amqp"].rpartition(":")
+            http_port = int(where.get("http", ":0").rpartition(":")[2])
+            return Target(host, int(port), http_port=http_port, pid=process.pid)
+    raise AssertionError(f"leveret ended before it was ready, exit code {process.wait()}")
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
