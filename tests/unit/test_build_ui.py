@@ -116,4 +116,5 @@ def test_no_sources_is_said(tmp_path):
 )
 def test_node_of_the_system_is_used_if_new_enough(stage, version, is_used):
     stage.node(version)
-    assert build_ui.maybe_system_node() == (stage.bin if is_used else None)
+    expected = build_ui.Node(stage.bin, (str(stage.bin / "npm"),))
+    assert build_ui.maybe_system_node() == (expected if is_used else None)
