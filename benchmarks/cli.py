@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import catalogue, chart, report, runner
+from benchmarks import catalogue, ceiling, chart, report, runner
 from benchmarks.brokers import Kind, Running, StartError, start
 from benchmarks.connection import Connection
 from benchmarks.debian import ensure_rabbitmq
@@ -32,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for workload in catalogue.WORKLOADS:
             labels = "; ".join(measure.label for measure in workload.measures)
             console.print(f"{workload.name:26} {labels}", highlight=False)
+        return 0
+    if options.ceiling:
+        for line in ceiling.lines():
+            console.print(line, highlight=False)
         return 0
     workloads = runner.select(catalogue.WORKLOADS, options.only)
     if not workloads:
@@ -97,6 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--chart", metavar="FILE", type=Path, help="write a bar chart as SVG")
     parser.add_argument(
         "--broker", choices=[*map(str, Kind), "both"], default="both", help="which to run"
+    )
+    parser.add_argument(
+        "--ceiling", action="store_true", help="measure the generator alone, and stop"
     )
     parser.add_argument("--list", action="store_true", help="list the workloads and stop")
     return parser

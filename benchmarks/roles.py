@@ -155,7 +155,12 @@ class Consumer:
         started = time.monotonic()
         if self.late:
             self._consume()
-        finished = self._drain(tally)
+        try:
+            finished = self._drain(tally)
+        except BaseException:
+            for intake in self._all():
+                intake.connection.sock.close()
+            raise
         count = sum(intake.counter.count for intake in self._intakes.values())
         for intake in self._intakes.values():
             self._finish(intake)
