@@ -20,6 +20,7 @@ def builder_of(root: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise FileNotFoundError("tools/build_ui.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up there
     spec.loader.exec_module(module)
     return module
 
