@@ -1,0 +1,91 @@
+"""What a queue holds, from its journal: last snapshot + enqueued - settled.
+
+Pure. An id enters a queue at most once and is settled at most once, so the order of rows does not
+matter and a row met twice (a snapshot and the enqueued event beside it) does no harm.
+Works on arrays in slices: a million ids cost tens of megabytes and no dictionary of a million
+integers.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import compress, islice
+from operator import lt
+
+from leveret.model.store import Live
+
+_SLICE = 1 << 16
+
+
+class Fold:
+    """Collects the rows of one queue; `result` gives what is left."""
+
+    __slots__ = ("_entered", "_settled", "rows")
+
+    def __init__(self) -> None:
+        self._entered: dict[str | None, tuple[array[int], array[int]]] = {}
+        self._settled: array[int] = array("Q")
+        self.rows = 0
+
+    def enter(self, detail: str | None, ids: "array[int]", sizes: "array[int]") -> None:
+        self.rows += 1
+        known = self._entered.get(detail)
+        if known is None:
+            self._entered[detail] = (ids, sizes)
+        else:
+            known[0].extend(ids)
+            known[1].extend(sizes)
+
+    def settle(self, ids: "array[int]") -> None:
+        self.rows += 1
+        self._settled.extend(ids)
+
+    @property
+    def settled(self) -> int:
+        return len(self._settled)
+
+    def result(self) -> tuple[Live, ...]:
+        settled = self._settled
+        if not is_ascending(settled):
+            settled = array("Q", sorted(settled))
+        parts = []
+        for detail, (ids, sizes) in self._entered.items():
+            left = _without(*_ascending(ids, sizes), settled)
+            if left[0]:
+                parts.append(Live(left[0], left[1], detail))
+        return tuple(parts)
+
+
+def is_ascending(ids: "array[int]") -> bool:
+    """Strictly: no id twice."""
+    return all(map(lt, ids, islice(ids, 1, None)))
+
+
+def slice_between(ids: "array[int]", first: int, last: int) -> "array[int]":
+    """The part of an ascending array that lies in [first, last]."""
+    return ids[bisect_left(ids, first) : bisect_right(ids, last)]
+
+
+def _ascending(ids: "array[int]", sizes: "array[int]") -> tuple["array[int]", "array[int]"]:
+    if is_ascending(ids):
+        return ids, sizes
+    size_of = dict(zip(ids, sizes, strict=True))
+    ordered = sorted(size_of)
+    return array("Q", ordered), array("I", map(size_of.__getitem__, ordered))
+
+
+def _without(
+    ids: "array[int]", sizes: "array[int]", settled: "array[int]"
+) -> tuple["array[int]", "array[int]"]:
+    left_ids: array[int] = array("Q")
+    left_sizes: array[int] = array("I")
+    for start in range(0, len(ids), _SLICE):
+        part, part_sizes = ids[start : start + _SLICE], sizes[start : start + _SLICE]
+        gone = set(slice_between(settled, part[0], part[-1]))
+        if gone:
+            stays = [message_id not in gone for message_id in part]
+            left_ids.extend(compress(part, stays))
+            left_sizes.extend(compress(part_sizes, stays))
+        else:
+            left_ids.extend(part)
+            left_sizes.extend(part_sizes)
+    return left_ids, left_sizes

@@ -1,0 +1,75 @@
+"""Bytes on disk: id and size arrays, and the checksums over rows.
+
+Pure functions. Arrays are little-endian whatever the machine. Checksums are CRC-32C. A message has
+two: one over its head (id, size, exchange, routing key, properties) and one over its body, so that
+a body can be dropped and the head stay checked. An event has one over everything it says.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable
+
+from crc32c import crc32c
+
+_MASK = 0xFFFFFFFF
+_ID_STEP = 0x9E3779B1
+_SIZE_STEP = 0x85EBCA6B
+_EVENT_HEAD = struct.Struct("<QHQQI")
+_SWAP = sys.byteorder == "big"
+
+body_checksum = crc32c
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    return _pack(array("Q", ids))
+
+
+def pack_sizes(sizes: Iterable[int]) -> bytes:
+    return _pack(array("I", sizes))
+
+
+def unpack_ids(data: bytes) -> "array[int]":
+    return _unpack(array("Q"), data)
+
+
+def unpack_sizes(data: bytes) -> "array[int]":
+    return _unpack(array("I"), data)
+
+
+def _pack(numbers: "array[int]") -> bytes:
+    if _SWAP:
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _unpack(numbers: "array[int]", data: bytes) -> "array[int]":
+    numbers.frombytes(data)
+    if _SWAP:
+        numbers.byteswap()
+    return numbers
+
+
+def route_checksum(exchange: bytes, routing_key: bytes) -> int:
+    """The part of the head that many messages share; the length keeps the two names apart."""
+    return crc32c(routing_key, crc32c(exchange, len(exchange)))
+
+
+def head_checksum(route: int, message_id: int, size: int, properties: bytes) -> int:
+    seed = (route + message_id * _ID_STEP + size * _SIZE_STEP + len(properties)) & _MASK
+    return crc32c(properties, seed)
+
+
+def event_checksum(
+    time_ms: int,
+    kind: int,
+    queue_id: int,
+    actor: int,
+    detail: str | None,
+    count: int,
+    ids: bytes,
+    sizes: bytes | None,
+) -> int:
+    crc = crc32c(_EVENT_HEAD.pack(time_ms, kind, queue_id, actor, count))
+    crc = crc32c(ids, crc32c((detail or "").encode(), crc))
+    return crc if sizes is None else crc32c(sizes, crc)

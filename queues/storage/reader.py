@@ -1,0 +1,113 @@
+"""Content read back, ahead of the consumers that will need it.
+
+Own read-only connection on aiosqlite's thread; it never checkpoints, and each query sees everything
+committed before it began. A query answers with one row (see `statements.LOAD`), which is cut up
+here on the loop thread in slices, so that a long read-ahead does not stall other work.
+Whatever does not match its checksum is `Rotten`: it is reported, never returned as content.
+"""
+
+import sqlite3
+from asyncio import Lock
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import aiosqlite
+
+from leveret.model.store import Rotten, StoredMessage
+from queues.storage import statements
+from queues.storage.packing import body_checksum, head_checksum, route_checksum
+from queues.storage.transaction import json_ids
+
+LOAD_SLICE = 256
+
+
+class Reader:
+    """Opened at the first `load`."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._connection: aiosqlite.Connection | None = None
+        self._opening = Lock()
+
+    async def load(self, message_ids: Sequence[int]) -> list[StoredMessage | Rotten]:
+        found: dict[int, StoredMessage | Rotten] = {}
+        for start in range(0, len(message_ids), LOAD_SLICE):
+            await self._load_slice(message_ids[start : start + LOAD_SLICE], found)
+        return [found.get(i) or Rotten(i, "no such message") for i in message_ids]
+
+    async def _load_slice(
+        self, ids: Sequence[int], found: dict[int, StoredMessage | Rotten]
+    ) -> None:
+        try:
+            row = await self._query(ids)
+        except sqlite3.DatabaseError as error:
+            if len(ids) == 1:
+                found[ids[0]] = Rotten(ids[0], f"unreadable: {error}")
+                return
+            # A damaged page hides its neighbours from the aggregate: ask for each alone.
+            for message_id in ids:
+                await self._load_slice([message_id], found)
+            return
+        if row[0] is not None:
+            found.update((message.id, message) for message in cut(row))
+
+    async def _query(self, ids: Sequence[int]) -> Sequence[bytes]:
+        connection = await self._open()
+        rows = list(await connection.execute_fetchall(statements.LOAD, (json_ids(ids),)))
+        return tuple(rows[0])
+
+    async def _open(self) -> aiosqlite.Connection:
+        async with self._opening:
+            if self._connection is None:
+                address = f"file:{quote(str(self._database))}?mode=ro"
+                connection = await aiosqlite.connect(address, uri=True, isolation_level=None)
+                connection.text_factory = bytes
+                for pragma in statements.READER_PRAGMAS:
+                    await connection.execute_fetchall(f"PRAGMA {pragma}")
+                self._connection = connection
+            return self._connection
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+def cut(row: Sequence[bytes]) -> Iterator[StoredMessage | Rotten]:
+    """Take the single answer row apart again, checking every message."""
+    numbers = list(map(int, row[0].split(b",")))
+    exchanges, keys, properties, bodies = row[1:]
+    at_exchange = at_key = at_properties = at_body = 0
+    routes: dict[tuple[bytes, bytes], tuple[int, str, str]] = {}
+    step = statements.LOAD_NUMBERS
+    for place in range(0, len(numbers), step):
+        (id_, time_ms, origin, size, exchange_size, key_size, properties_size, body_size,
+         head_crc, body_crc) = numbers[place : place + step]  # fmt: skip
+        exchange = exchanges[at_exchange : at_exchange + exchange_size]
+        key = keys[at_key : at_key + key_size]
+        property_bytes = properties[at_properties : at_properties + properties_size]
+        body = bodies[at_body : at_body + max(body_size, 0)]
+        at_exchange += exchange_size
+        at_key += key_size
+        at_properties += properties_size
+        at_body += max(body_size, 0)
+        route = routes.get((exchange, key))
+        if route is None:
+            route = routes[exchange, key] = _route(exchange, key)
+        if head_checksum(route[0], id_, size, property_bytes) != head_crc:
+            yield Rotten(id_, "its head does not match its checksum")
+        elif body_size < 0:
+            yield Rotten(id_, "its body was not kept")
+        elif body_size != size or body_checksum(body) != body_crc:
+            yield Rotten(id_, "its body does not match its checksum")
+        else:
+            yield StoredMessage(id_, time_ms, origin, route[1], route[2], property_bytes, body)
+
+
+def _route(exchange: bytes, key: bytes) -> tuple[int, str, str]:
+    return (
+        route_checksum(exchange, key),
+        exchange.decode("utf-8", "replace"),
+        key.decode("utf-8", "replace"),
+    )

@@ -1,0 +1,106 @@
+"""What the database holds when the broker starts.
+
+Runs once, on the starting thread, before the writer thread exists. Reads definitions with
+SQLAlchemy, and each queue's journal from its last snapshot on. A journal row that does not match
+its checksum is left out and its queue named in `Recovered.damaged`.
+"""
+
+import sqlite3
+import struct
+from array import array
+from typing import Any, cast
+
+from sqlalchemy import Engine, select
+
+from leveret.model.history import FIRST_SETTLING, LAST_SETTLING
+from leveret.model.store import Definition, Live, Origin, Recovered
+from queues.storage import schema, statements
+from queues.storage.fold import Fold
+from queues.storage.packing import event_checksum, unpack_ids, unpack_sizes
+from queues.storage.transaction import Tally
+
+
+def read_meta(connection: sqlite3.Connection) -> dict[str, str]:
+    return dict(connection.execute(statements.GET_META).fetchall())
+
+
+def read_definitions(engine: Engine) -> tuple[Definition, ...]:
+    """Everything but origins: nobody needs those back."""
+    found: list[Definition] = []
+    with engine.connect() as connection:
+        for kind, table in statements.DEFINITION_TABLES.items():
+            if kind is Origin:
+                continue
+            query = select(*(table.c[name] for name in statements.columns_of(kind)))
+            if table is schema.queues:
+                query = query.where(schema.queues.c.deleted_ms.is_(None))
+            found += [cast("Definition", kind(*row)) for row in connection.execute(query)]
+    return tuple(found)
+
+
+class Recovery:
+    """Reads the journals; `tallies` are what the writer goes on counting from."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.live: dict[int, tuple[Live, ...]] = {}
+        self.damaged: dict[int, str] = {}
+        self.tallies: dict[int, Tally] = {}
+
+    def number(self, sql: str) -> int:
+        return int(self._connection.execute(sql).fetchone()[0])
+
+    def read_journals(self) -> None:
+        for queue_id, snapshot_event in self._connection.execute(
+            statements.QUEUES_TO_FOLD
+        ).fetchall():
+            self._read_journal(queue_id, snapshot_event)
+
+    def _read_journal(self, queue_id: int, snapshot_event: int) -> None:
+        fold, bad = Fold(), 0
+        try:
+            for row in self._connection.execute(statements.JOURNAL, (queue_id, snapshot_event)):
+                if not _add(fold, row):
+                    bad += 1
+        except sqlite3.DatabaseError as error:
+            self.damaged[queue_id] = f"the journal cannot be read further: {error}"
+        if bad:
+            self.damaged[queue_id] = f"{bad} journal rows do not match their checksums"
+        parts = fold.result()
+        if parts:
+            self.live[queue_id] = parts
+        if fold.rows:
+            alive = sum(len(part.ids) for part in parts)
+            self.tallies[queue_id] = Tally(alive, fold.settled, fold.rows)
+
+    def result(self, engine: Engine, meta: dict[str, str]) -> Recovered:
+        lease = int(meta.get("lease", 0))
+        last = max(self.number(statements.LAST_MESSAGE), int(meta.get("last_message_id", 0)))
+        return Recovered(
+            definitions=read_definitions(engine),
+            live=self.live,
+            damaged=self.damaged,
+            lease=lease,
+            last_message_id=max(last, lease),
+            last_queue_id=self.number(statements.LAST_QUEUE),
+            last_origin_id=self.number(statements.LAST_ORIGIN),
+            clean=meta.get("clean", "1") == "1",
+        )
+
+
+def _add(fold: Fold, row: tuple[Any, ...]) -> bool:
+    """False when the row is damaged."""
+    time_ms, kind, queue_id, actor, detail, count, ids, sizes, crc = row
+    try:
+        expected = event_checksum(time_ms, kind, queue_id, actor, detail, count, ids, sizes)
+        if expected != crc:
+            return False
+        message_ids = unpack_ids(ids)
+        if FIRST_SETTLING <= kind <= LAST_SETTLING:
+            fold.settle(message_ids)
+        else:
+            body_sizes: array[int] = unpack_sizes(sizes)
+            fold.enter(detail, message_ids, body_sizes)
+    except (TypeError, ValueError, AttributeError, struct.error):
+        return False  # rot has changed a value's type or range
+    return True

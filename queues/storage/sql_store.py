@@ -1,0 +1,303 @@
+"""The store on SQLite: the loop side of the writer thread.
+
+Threads: everything here runs on the event-loop thread; reports of the writer arrive through
+`call_soon_threadsafe`. At most one batch is with the writer; while it commits, the next one grows,
+and it is handed over when the report arrives. So commits group themselves without a timer, and
+there is no lock.
+
+A crash loses the batches not reported committed and nothing else.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Final, TypeVar
+
+from sqlalchemy import URL, Engine, NullPool, create_engine, event
+from sqlalchemy.exc import SQLAlchemyError
+
+from leveret.model.store import (
+    Committed,
+    Failed,
+    OnCommitted,
+    OnFailed,
+    Recovered,
+    Retention,
+    Rotten,
+    StoredMessage,
+    StoreError,
+    StoreFailed,
+    StoreState,
+    Usage,
+)
+from queues.storage import statements
+from queues.storage.batch import Batch, IdRanges
+from queues.storage.directory import DataDirectory
+from queues.storage.filling import FillingStore
+from queues.storage.migrations import migrate
+from queues.storage.reader import Reader
+from queues.storage.recovery import Recovery, read_meta
+from queues.storage.schema import DATABASE_NAME
+from queues.storage.sweeper import measure
+from queues.storage.transaction import Transactor
+from queues.storage.writer import Broken, Closing, Report, Swept, Writer
+
+T = TypeVar("T")
+
+RETRY_SECONDS: Final = 0.25
+"""How soon to try again after the disk was full."""
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class SqlStore(FillingStore):
+    """Implements `leveret.model.store.Store` on one SQLite file in the data directory."""
+
+    def __init__(
+        self,
+        data_directory: Path,
+        *,
+        on_committed: OnCommitted,
+        on_failed: OnFailed,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        super().__init__(on_committed=on_committed, on_failed=on_failed, now_ms=now_ms)
+        self._path = data_directory
+        self._directory: DataDirectory | None = None
+        self._writer: Writer | None = None
+        self._reader = Reader(data_directory / DATABASE_NAME)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._in_flight: Batch | None = None
+        self._lost = IdRanges()
+        self._retry: asyncio.TimerHandle | None = None
+        self._sweeping: asyncio.Future[Usage] | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self._sentinel_sent = False
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def recover(self) -> Recovered:
+        if self.state is not StoreState.OPENING:
+            raise StoreError("the store is already open")
+        self._directory = DataDirectory(self._path)
+        try:
+            recovered, writer = self._open(self._directory)
+        except (sqlite3.Error, SQLAlchemyError, OSError) as error:
+            self._directory.release()
+            raise StoreError(f"cannot open the data in {self._path}: {error}") from error
+        except StoreError:
+            self._directory.release()
+            raise
+        self.ids = count(recovered.last_message_id + 1)
+        self.state = StoreState.RUNNING
+        self._writer = writer
+        writer.start()
+        return recovered
+
+    def _open(self, directory: DataDirectory) -> tuple[Recovered, Writer]:
+        engine = _engine(directory.path / DATABASE_NAME)
+        migrate(engine)
+        directory.sync()
+        pooled = engine.raw_connection()
+        connection = pooled.driver_connection
+        pooled.detach()
+        if not isinstance(connection, sqlite3.Connection):
+            raise StoreError("the database driver is not sqlite3")
+        try:
+            return self._recover_from(engine, connection, directory)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _recover_from(
+        self, engine: Engine, connection: sqlite3.Connection, directory: DataDirectory
+    ) -> tuple[Recovered, Writer]:
+        meta = read_meta(connection)
+        recovery = Recovery(connection)
+        recovery.read_journals()
+        recovered = recovery.result(engine, meta)
+        transactor = Transactor(
+            connection, recovery.number(statements.LAST_EVENT), recovered.last_message_id
+        )
+        transactor.tallies = recovery.tallies
+        self._mark_as_running(connection, transactor)
+        self.usage = measure(connection.execute)
+        writer = Writer(
+            connection,
+            transactor,
+            now_ms=self._now_ms,
+            free_bytes=directory.free_bytes,
+            report=self._report_from_writer,
+        )
+        return recovered, writer
+
+    def _mark_as_running(self, connection: sqlite3.Connection, transactor: Transactor) -> None:
+        now_ms = self._now_ms()
+        connection.execute(statements.BEGIN)
+        transactor.set_meta("clean", "0")
+        connection.execute(statements.QUEUES_IN_HISTORY_END, (now_ms,))
+        connection.execute(statements.ORIGINS_END, (now_ms,))
+        connection.execute(statements.COMMIT)
+
+    # -- batches ---------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        return self._batch.bytes + (self._in_flight.bytes if self._in_flight else 0)
+
+    def flush(self) -> None:
+        if self._in_flight is None and self._retry is None and not self._batch.is_empty:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self.state is StoreState.FAILED or self._writer is None:
+            self._refuse()
+            return
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        if self._lost:
+            self._batch.drop(self._lost)
+        self._in_flight = self._take_batch()
+        self._writer.put(self._in_flight)
+
+    def _report_from_writer(self, report: Report) -> None:
+        """On the writer thread. A loop that is gone has nobody left to tell."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._on_report, report)
+
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, Committed):
+            self._in_flight = None
+            self.committed = report.mark
+            self.state = StoreState.RUNNING
+            self._tell(self._on_committed, report)
+        elif isinstance(report, Failed):
+            self._on_batch_failed(report)
+        elif isinstance(report, Swept):
+            self._on_swept(report.usage)
+        elif isinstance(report, Broken):
+            self.state = StoreState.FAILED
+        else:
+            self._on_closed()
+
+    def _tell(self, listener: Callable[[T], None], news: T) -> None:
+        """Whatever the listener does, the next batch follows."""
+        try:
+            listener(news)
+        finally:
+            self._go_on()
+
+    def _on_batch_failed(self, report: Failed) -> None:
+        batch, self._in_flight = self._in_flight, None
+        self.committed = report.mark
+        if report.is_fatal or batch is None:
+            self.state = StoreState.FAILED
+        else:
+            self.state = StoreState.DISK_FULL
+            self._lost.add_batch(batch.rows)
+            self._batch.carry(batch, self._lost)
+            if self._closing is None and self._loop is not None:
+                self._retry = self._loop.call_later(RETRY_SECONDS, self._try_again)
+        self._tell(self._on_failed, report)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The writer is free: hand over what has gathered, or end."""
+        if self._in_flight is not None or self._retry is not None:
+            return
+        if self._closing is not None and (self._batch.is_empty or self._has_given_up):
+            self._end_writer()
+        elif not self._batch.is_empty:
+            self._hand_over()
+
+    @property
+    def _has_given_up(self) -> bool:
+        return self.state is not StoreState.RUNNING
+
+    def _refuse(self) -> None:
+        batch = self._take_batch()
+        self.committed = batch.mark
+        self._on_failed(Failed(batch.mark, StoreFailed("the store has failed; see its log")))
+
+    # -- reading and retention -------------------------------------------------------------------
+
+    def load(self, message_ids: Sequence[int]) -> Awaitable[list[StoredMessage | Rotten]]:
+        if self._writer is None or self._closing is not None:
+            raise StoreError("the store is closed")
+        return self._reader.load(message_ids)
+
+    async def sweep(self, retention: Retention) -> Usage:
+        """One at a time: a second call waits for the same sweep."""
+        if self._sweeping is None:
+            if self.state is StoreState.FAILED or self._writer is None or self._closing:
+                return self.usage
+            self._loop = asyncio.get_running_loop()
+            self._sweeping = self._loop.create_future()
+            self._writer.put(retention)
+        return await asyncio.shield(self._sweeping)
+
+    def _on_swept(self, usage: Usage) -> None:
+        sweeping, self._sweeping = self._sweeping, None
+        self.usage = usage
+        if sweeping is not None and not sweeping.done():
+            sweeping.set_result(usage)
+
+    # -- closing ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        if self._writer is None:
+            self._release()
+            return
+        if self._closing is None:
+            self._loop = asyncio.get_running_loop()
+            self._closing = self._loop.create_future()
+            if self._retry is not None:
+                self._retry.cancel()
+                self._retry = None
+                self.state = StoreState.RUNNING  # one more try
+            await self._reader.close()
+            self._go_on()
+        await asyncio.shield(self._closing)
+
+    def _end_writer(self) -> None:
+        if not self._batch.is_empty:
+            self._refuse()
+        if self._writer is not None and not self._sentinel_sent:
+            self._sentinel_sent = True
+            self._writer.put(Closing(clean=not self._has_given_up))
+
+    def _on_closed(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.join()
+        self._release()
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
+
+    def _release(self) -> None:
+        if self._directory is not None:
+            self._directory.release()
+        self.state = StoreState.CLOSED
+
+
+def _engine(database: Path) -> Engine:
+    url = URL.create("sqlite", database=str(database))
+    options = {"isolation_level": None, "check_same_thread": False, "cached_statements": 256}
+    engine = create_engine(url, poolclass=NullPool, connect_args=options)
+    event.listen(engine, "connect", _prepare)
+    return engine
+
+
+def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+    for pragma in (*statements.CREATION_PRAGMAS, *statements.WRITER_PRAGMAS):
+        connection.execute(f"PRAGMA {pragma}").fetchall()

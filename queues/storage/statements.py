@@ -1,0 +1,238 @@
+"""All SQL that is spelled out by hand, and all that only SQLite understands.
+
+Why by hand: with the event loop busy, the driver re-takes the GIL for every statement it steps, so
+the writer uses few, large statements (one INSERT of many rows, never `executemany`) and the reader
+gets its answer as a single row. Statement sizes are few and fixed, so each is prepared once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import Final
+
+from sqlalchemy import Table
+
+from leveret.model.history import EventKind
+from leveret.model.store import (
+    BindingDefinition,
+    ExchangeDefinition,
+    GroupOffset,
+    Origin,
+    ParameterDefinition,
+    PermissionDefinition,
+    PolicyDefinition,
+    QueueDefinition,
+    TopicPermissionDefinition,
+    UserDefinition,
+    VhostDefinition,
+)
+from queues.storage import schema
+
+PAGE_SIZE: Final = 8192
+
+# 2048 rows of 11 columns stay below SQLite's default limit of 32766 variables.
+LARGEST_INSERT: Final = 2048
+_EXACT_UP_TO: Final = 32
+
+CREATION_PRAGMAS: Final = (f"page_size={PAGE_SIZE}", "auto_vacuum=INCREMENTAL")
+
+WRITER_PRAGMAS: Final = (
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "secure_delete=OFF",
+    "wal_autocheckpoint=0",
+    "journal_size_limit=67108864",
+    "cache_size=-16384",
+    "temp_store=MEMORY",
+)
+
+READER_PRAGMAS: Final = ("wal_autocheckpoint=0", "query_only=ON", "cache_size=-8192")
+
+BEGIN: Final = "BEGIN IMMEDIATE"
+COMMIT: Final = "COMMIT"
+ROLLBACK: Final = "ROLLBACK"
+CHECKPOINT: Final = "PRAGMA wal_checkpoint(PASSIVE)"
+CHECKPOINT_AND_TRUNCATE: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
+PAGE_COUNTS: Final = (
+    "SELECT page_count, freelist_count, page_size"
+    " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+)
+GIVE_BACK_PAGES: Final = "PRAGMA incremental_vacuum({pages})"
+
+DEFINITION_TABLES: Final[dict[type[object], Table]] = {
+    VhostDefinition: schema.vhosts,
+    UserDefinition: schema.users,
+    PermissionDefinition: schema.permissions,
+    TopicPermissionDefinition: schema.topic_permissions,
+    ExchangeDefinition: schema.exchanges,
+    QueueDefinition: schema.queues,
+    BindingDefinition: schema.bindings,
+    PolicyDefinition: schema.policies,
+    ParameterDefinition: schema.parameters,
+    GroupOffset: schema.group_offsets,
+    Origin: schema.origins,
+}
+
+
+def columns_of(kind: type[object]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
+
+
+KEY_COLUMNS: Final[dict[type[object], tuple[str, ...]]] = {
+    kind: tuple(column.name for column in table.primary_key)
+    for kind, table in DEFINITION_TABLES.items()
+}
+
+
+def statement_sizes(rows: int) -> Iterator[int]:
+    """Cut a number of rows into the sizes for which statements exist: few, and large first."""
+    while rows > _EXACT_UP_TO:
+        size = min(LARGEST_INSERT, 1 << (rows.bit_length() - 1))
+        yield size
+        rows -= size
+    if rows:
+        yield rows
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
+
+
+def _rows_of_marks(columns: int, rows: int) -> str:
+    return ",".join(["(" + ",".join("?" * columns) + ")"] * rows)
+
+
+MESSAGE_COLUMNS: Final = tuple(column.name for column in schema.messages.columns)
+EVENT_COLUMNS: Final = tuple(column.name for column in schema.events.columns)
+
+
+@cache
+def insert_messages(rows: int) -> str:
+    return _insert("messages", MESSAGE_COLUMNS, rows)
+
+
+@cache
+def insert_events(rows: int) -> str:
+    return _insert("events", EVENT_COLUMNS, rows)
+
+
+def _insert(table: str, columns: Sequence[str], rows: int) -> str:
+    marks = _rows_of_marks(len(columns), rows)
+    return f"INSERT INTO {table} ({_quoted(columns)}) VALUES {marks}"  # noqa: S608
+
+
+def upsert(kind: type[object], rows: int) -> str:
+    """Insert or replace definitions; columns the definition does not name keep their value."""
+    columns, keys = columns_of(kind), KEY_COLUMNS[kind]
+    others = [name for name in columns if name not in keys]
+    update = ", ".join(f'"{name}"=excluded."{name}"' for name in others)
+    action = f"UPDATE SET {update}" if others else "NOTHING"
+    insert = _insert(DEFINITION_TABLES[kind].name, columns, rows)
+    return f"{insert} ON CONFLICT ({_quoted(keys)}) DO {action}"
+
+
+def delete(kind: type[object], rows: int) -> str:
+    table, keys = DEFINITION_TABLES[kind].name, KEY_COLUMNS[kind]
+    marks = _rows_of_marks(len(keys), rows)
+    return f"DELETE FROM {table} WHERE ({_quoted(keys)}) IN (VALUES {marks})"  # noqa: S608
+
+
+# -- queues and meta -----------------------------------------------------------------------------
+
+RETIRE_QUEUES: Final = "UPDATE queues SET deleted_ms=? WHERE id IN (SELECT value FROM json_each(?))"
+FORGET_GROUPS: Final = (
+    "DELETE FROM group_offsets WHERE queue_id IN (SELECT value FROM json_each(?))"
+)
+SET_SNAPSHOT: Final = "UPDATE queues SET snapshot_event=? WHERE id=?"
+TRIM_QUEUE: Final = "DELETE FROM events WHERE queue_id=? AND id<?"
+SET_META: Final = (
+    'INSERT INTO meta ("key", value) VALUES (?, ?)'
+    ' ON CONFLICT ("key") DO UPDATE SET value=excluded.value'
+)
+GET_META: Final = 'SELECT "key", value FROM meta'
+
+# -- content -------------------------------------------------------------------------------------
+
+DISCARD: Final = "DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?)) AND keep=0"
+STRIP: Final = (
+    "UPDATE messages SET body=NULL, body_crc=0"
+    " WHERE id IN (SELECT value FROM json_each(?)) AND keep=1 AND body IS NOT NULL"
+)
+
+# Under load one answer row costs one wait for the GIL, a thousand rows cost a thousand. Every
+# aggregate of one query meets the rows in the same order, so the numbers tell where to cut.
+LOAD_NUMBERS: Final = 10
+LOAD: Final = """
+SELECT group_concat(id || ',' || time_ms || ',' || origin || ',' || size || ','
+                    || length(CAST(exchange AS BLOB)) || ','
+                    || length(CAST(routing_key AS BLOB)) || ','
+                    || length(CAST(properties AS BLOB)) || ','
+                    || coalesce(length(CAST(body AS BLOB)), -1) || ','
+                    || head_crc || ',' || body_crc),
+       group_concat(CAST(exchange AS TEXT), ''),
+       group_concat(CAST(routing_key AS TEXT), ''),
+       group_concat(CAST(properties AS TEXT), ''),
+       group_concat(coalesce(CAST(body AS TEXT), ''), '')
+FROM messages WHERE id IN (SELECT value FROM json_each(?))
+"""
+
+# -- recovery ------------------------------------------------------------------------------------
+
+_STATE = ", ".join(
+    str(int(kind))
+    for kind in EventKind
+    if kind.settles or kind in (EventKind.ENQUEUED, EventKind.SNAPSHOT)
+)
+JOURNAL: Final = (
+    'SELECT time_ms, kind, queue_id, actor, detail, "count", ids, sizes, crc FROM events'  # noqa: S608
+    f" WHERE queue_id=? AND id>=? AND kind IN ({_STATE}) ORDER BY id"
+)
+QUEUES_TO_FOLD: Final = (
+    "SELECT id, snapshot_event FROM queues WHERE durable=1 AND deleted_ms IS NULL"
+)
+QUEUES_IN_HISTORY_END: Final = (
+    "UPDATE queues SET deleted_ms=? WHERE durable=0 AND deleted_ms IS NULL"
+)
+ORIGINS_END: Final = "UPDATE origins SET closed_ms=? WHERE closed_ms IS NULL"
+LAST_MESSAGE: Final = "SELECT coalesce(max(id), 0) FROM messages"
+LAST_EVENT: Final = "SELECT coalesce(max(id), 0) FROM events"
+LAST_QUEUE: Final = "SELECT coalesce(max(id), 0) FROM queues"
+LAST_ORIGIN: Final = "SELECT coalesce(max(id), 0) FROM origins"
+
+# -- retention -----------------------------------------------------------------------------------
+
+NEXT_MESSAGE: Final = "SELECT min(id) FROM messages WHERE id>? AND id<=?"
+SLICE_TIMES: Final = "SELECT min(time_ms), max(time_ms) FROM messages WHERE id BETWEEN ? AND ?"
+DROP_SLICE: Final = (
+    "DELETE FROM messages WHERE id BETWEEN ? AND ? AND time_ms<?"
+    " AND id NOT IN (SELECT value FROM json_each(?))"
+)
+DROP_LATE: Final = "DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?))"
+DROP_UNKEPT: Final = (
+    "DELETE FROM messages WHERE id BETWEEN ? AND ? AND keep=0"
+    " AND id NOT IN (SELECT value FROM json_each(?))"
+)
+STRIP_SLICE: Final = (
+    "UPDATE messages SET body=NULL, body_crc=0"
+    " WHERE id BETWEEN ? AND ? AND keep=1 AND body IS NOT NULL"
+    " AND id NOT IN (SELECT value FROM json_each(?))"
+)
+EVENT_SLICE: Final = (
+    "SELECT max(id), min(time_ms) FROM"
+    " (SELECT id, time_ms FROM events WHERE id>? AND id<? ORDER BY id LIMIT ?)"
+)
+DROP_EVENTS: Final = (
+    "DELETE FROM events WHERE id>? AND id<=? AND time_ms<? AND NOT EXISTS"
+    " (SELECT 1 FROM queues WHERE queues.id=events.queue_id AND queues.deleted_ms IS NULL"
+    " AND events.id>=queues.snapshot_event)"
+)
+DROP_ORIGINS: Final = "DELETE FROM origins WHERE closed_ms<? AND id<(SELECT max(id) FROM origins)"
+DROP_QUEUES: Final = (
+    "DELETE FROM queues WHERE deleted_ms<? AND id<(SELECT max(id) FROM queues)"
+    " AND NOT EXISTS (SELECT 1 FROM events WHERE events.queue_id=queues.id)"
+)
+CONTENT_RANGE: Final = (
+    "SELECT coalesce(a.id, 0), coalesce(b.id, 0), coalesce(a.time_ms, 0), coalesce(b.time_ms, 0)"
+    " FROM (SELECT min(id) AS low, max(id) AS high FROM messages)"
+    " LEFT JOIN messages a ON a.id=low LEFT JOIN messages b ON b.id=high"
+)
