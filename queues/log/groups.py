@@ -1,0 +1,234 @@
+"""Consumer groups: which member reads which partition, and how far the group has come.
+
+Invariants: every partition belongs to exactly one member (to none while there are no members);
+loads differ by at most one; a change moves no more partitions than that needs.  The committed
+offset of a partition is the next one to process: it only rises (a reset apart), never passes a
+record that was not settled, and a partition that changes hands goes on exactly there, so nothing
+is skipped and only what was not yet committed comes again.
+
+A member holds a partition through a `Lease`.  When the partition moves the lease is revoked, and
+acks that still come for it change nothing.  Offsets are stored by the `save` callable, together
+with whatever else the caller makes durable.  Pure logic, owned by one thread (the event loop); a
+crash leaves the saved offsets, from which a new `Group` starts.
+"""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from queues.log.errors import LogError
+
+M = TypeVar("M", bound=Hashable)
+
+
+class CommitMode(Enum):
+    ON_ACK = "ack"
+    ON_DELIVERY = "delivery"
+
+
+class Settled(Enum):
+    COMMITTED = "committed"
+    PENDING = "pending"
+    STALE = "stale"
+
+
+def assign(partitions: int, members: Sequence[M], current: Mapping[int, M]) -> dict[int, M]:
+    """Share out partitions 0..n-1: balanced, and as much as possible as it is now."""
+    if not members:
+        return {}
+    held: dict[M, list[int]] = {member: [] for member in members}
+    for partition in range(partitions):
+        owner = current.get(partition)
+        if owner in held and owner is not None:
+            held[owner].append(partition)
+    least, spare = divmod(partitions, len(members))
+    busiest = sorted(members, key=lambda member: -len(held[member]))
+    quota = {member: least + (at < spare) for at, member in enumerate(busiest)}
+    result = {p: member for member in members for p in held[member][: quota[member]]}
+    free = deque(p for p in range(partitions) if p not in result)
+    for member in members:
+        for _ in range(quota[member] - len(held[member])):
+            result[free.popleft()] = member
+    return result
+
+
+class Lease(Generic[M]):
+    """One member's hold on one partition.
+
+    `position` is the next offset to read for this member; `again` holds the offsets that were
+    given back and wait to be delivered once more.
+    """
+
+    def __init__(self, group: "Group[M]", partition: int, member: M, position: int) -> None:
+        self.partition = partition
+        self.member = member
+        self.generation = group.generation
+        self.position = position
+        self.again: list[int] = []
+        self.is_active = True
+        self._group = group
+        self._in_flight: deque[int] = deque()
+        self._acked: set[int] = set()
+
+    def __repr__(self) -> str:
+        state = "active" if self.is_active else "revoked"
+        return f"<Lease {self.partition} of {self.member!r} at {self.position} {state}>"
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight) - len(self._acked)
+
+    def delivered(self, offsets: Iterable[int]) -> None:
+        """These records, in rising order, are on their way to the member."""
+        if not self.is_active:
+            raise LogError(f"partition {self.partition} no longer belongs to {self.member!r}")
+        for offset in offsets:
+            if offset >= self.position:
+                self.position = offset + 1
+                if self._group.mode is CommitMode.ON_ACK:
+                    self._in_flight.append(offset)
+            elif offset in self.again:
+                self.again.remove(offset)
+        if self._group.mode is CommitMode.ON_DELIVERY:
+            self._group.commit(self.partition, self.position)
+
+    def ack(self, offset: int) -> Settled:
+        """The member has processed a record; commits as far as all before it are settled."""
+        if not self.is_active:
+            return Settled.STALE
+        in_flight, acked = self._in_flight, self._acked
+        if not in_flight or offset != in_flight[0]:
+            if offset in in_flight:
+                acked.add(offset)
+            return Settled.PENDING
+        in_flight.popleft()
+        while in_flight and in_flight[0] in acked:
+            acked.remove(in_flight.popleft())
+        self._group.commit(self.partition, in_flight[0] if in_flight else self.position)
+        return Settled.COMMITTED
+
+    def requeue(self, offset: int) -> Settled:
+        """The member gave a record back: it is delivered again before the commit passes it."""
+        if not self.is_active:
+            return Settled.STALE
+        if offset in self._in_flight and offset not in self._acked and offset not in self.again:
+            insort(self.again, offset)
+        return Settled.PENDING
+
+    def revoke(self) -> None:
+        self.is_active = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance(Generic[M]):
+    """What changed hands.  Leases in neither list go on as they were."""
+
+    generation: int
+    revoked: tuple[Lease[M], ...]
+    granted: tuple[Lease[M], ...]
+
+
+class Group(Generic[M]):
+    """The members of one group over the partitions of one log.
+
+    `start` gives the first offset for a partition the group has never read; it is saved at once,
+    so that a group that began at the end does not begin there again after a rebalance.
+    """
+
+    def __init__(
+        self,
+        partitions: int,
+        *,
+        start: Callable[[int], int],
+        save: Callable[[int, int], None],
+        committed: Mapping[int, int] | None = None,
+        mode: CommitMode = CommitMode.ON_ACK,
+    ) -> None:
+        self.partitions = partitions
+        self.mode = mode
+        self.generation = 0
+        self._start = start
+        self._save = save
+        self._committed = dict(committed or {})
+        self._members: dict[M, None] = {}
+        self._leases: dict[int, Lease[M]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Group of {len(self._members)} over {self.partitions}, gen {self.generation}>"
+
+    @property
+    def members(self) -> list[M]:
+        """In the order they joined."""
+        return list(self._members)
+
+    def join(self, member: M) -> Rebalance[M]:
+        if member in self._members:
+            return Rebalance(self.generation, (), ())
+        self._members[member] = None
+        return self._rebalance()
+
+    def leave(self, member: M) -> Rebalance[M]:
+        """The member left or died; free to call for one that is not here."""
+        if member not in self._members:
+            return Rebalance(self.generation, (), ())
+        del self._members[member]
+        return self._rebalance()
+
+    def leases(self, member: M) -> list[Lease[M]]:
+        """The partitions of a member; empty for an idle one."""
+        return [lease for lease in self._leases.values() if lease.member == member]
+
+    def lease(self, partition: int) -> Lease[M] | None:
+        return self._leases.get(partition)
+
+    def assignment(self) -> dict[int, M]:
+        return {partition: lease.member for partition, lease in self._leases.items()}
+
+    def committed(self, partition: int) -> int | None:
+        """The next offset the group will process; None if it never read the partition."""
+        return self._committed.get(partition)
+
+    def commit(self, partition: int, offset: int) -> None:
+        """Raise the committed offset; lower ones are ignored."""
+        if offset > self._committed.get(partition, -1):
+            self._committed[partition] = offset
+            self._save(partition, offset)
+
+    def reset(self, partition: int, offset: int) -> Rebalance[M]:
+        """Move the group to another offset, back or forth; what is in flight is forgotten."""
+        if not 0 <= partition < self.partitions:
+            raise LogError(f"no partition {partition} among {self.partitions}")
+        self._committed[partition] = offset
+        self._save(partition, offset)
+        old = self._leases.get(partition)
+        if old is None:
+            return Rebalance(self.generation, (), ())
+        self.generation += 1
+        old.revoke()
+        return Rebalance(self.generation, (old,), (self._grant(partition, old.member),))
+
+    def _rebalance(self) -> Rebalance[M]:
+        self.generation += 1
+        wanted = assign(self.partitions, self.members, self.assignment())
+        moved = [p for p, lease in self._leases.items() if wanted.get(p) != lease.member]
+        revoked = tuple(self._leases.pop(partition) for partition in moved)
+        for lease in revoked:
+            lease.revoke()
+        granted = tuple(
+            self._grant(partition, member)
+            for partition, member in sorted(wanted.items(), key=lambda item: item[0])
+            if partition not in self._leases
+        )
+        return Rebalance(self.generation, revoked, granted)
+
+    def _grant(self, partition: int, member: M) -> Lease[M]:
+        position = self._committed.get(partition)
+        if position is None:
+            position = self._start(partition)
+            self.commit(partition, position)
+        lease = Lease(self, partition, member, position)
+        self._leases[partition] = lease
+        return lease

@@ -1,0 +1,40 @@
+"""Choosing the partition of a record.
+
+Invariant: a key always goes to the same partition of a log of N partitions, and RabbitMQ's stream
+clients choose the same one: 32-bit murmur3 of the UTF-8 key, seed 104729, unsigned, modulo N.
+`partition_of` is pure; a `Partitioner` counts its round robin in one thread and forgets it on exit.
+"""
+
+import mmh3
+
+from queues.log.errors import SpecError
+
+HASH_SEED = 104_729
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    return mmh3.hash(key, HASH_SEED, signed=False) % partitions
+
+
+class Partitioner:
+    """An explicit partition if there is one, else by key, else round robin."""
+
+    def __init__(self, partitions: int) -> None:
+        if partitions < 1:
+            raise SpecError("a log needs at least one partition")
+        self.partitions = partitions
+        self._next = 0
+
+    def __repr__(self) -> str:
+        return f"<Partitioner over {self.partitions}>"
+
+    def choose(self, key: bytes, explicit: int | None = None) -> int:
+        if explicit is not None:
+            if not 0 <= explicit < self.partitions:
+                raise SpecError(f"no partition {explicit} among {self.partitions}")
+            return explicit
+        if key:
+            return partition_of(key, self.partitions)
+        chosen = self._next
+        self._next = (chosen + 1) % self.partitions
+        return chosen

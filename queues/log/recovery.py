@@ -1,0 +1,128 @@
+"""Opening a log after whatever happened to it.
+
+Steps: 1. remove what an interrupted compaction or repair left aside; 2. learn the log id; 3. list
+the segments; 4. from the committed mark on (from the previous segment on, if there is no mark)
+walk the batches, to find the last time, the producers and the end; 5. cut the torn tail of the
+newest segment.  Sealed segments are neither read nor changed: their damage shows when read.
+
+Invariant: no byte below the mark is cut, no segment is deleted, no offset below the mark's is
+ever given out again.  Runs once, in the thread that opens the log; it can be killed and repeated.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from queues.log.batch import Batch
+from queues.log.errors import Damage
+from queues.log.mark import NO_SNAPSHOT, Mark, create_log_id, load_log_id, load_mark
+from queues.log.scan import Place, Span, Tail, recover_tail, walk
+from queues.log.segment import SegmentFile, list_segments
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The state of a log as found on disk."""
+
+    log_id: int
+    segments: list[tuple[int, int]]
+    position: int = 0
+    next_offset: int = 0
+    last_time_ms: int = 0
+    snapshot: int = NO_SNAPSHOT
+    cut_bytes: int = 0
+    is_clean: bool = False
+    producers: dict[bytes, int] = field(default_factory=dict)
+    damage: list[Damage] = field(default_factory=list)
+
+    def take(self, batch: Batch) -> None:
+        """Fold one batch into the state of the producers."""
+        if not batch.header.producers_length:
+            return
+        if self.snapshot == NO_SNAPSHOT or not batch.header.record_count:
+            self.snapshot = batch.position
+        for ident, sequence in batch.producers().items():
+            self.producers.pop(ident, None)
+            self.producers[ident] = sequence
+
+
+def recover(directory: Path) -> Recovered:
+    """Bring the directory into a state that can be appended to, and describe it."""
+    for leftover in directory.glob("*.tmp"):
+        leftover.unlink()
+    segments = list_segments(directory)
+    log_id = load_log_id(directory, [base for base, _ in segments])
+    if log_id is None or not (directory / "log.id").exists():
+        log_id = create_log_id(directory, log_id)
+    state = Recovered(log_id, segments)
+    mark = load_mark(directory)
+    if segments:
+        _walk_from_mark(directory, state, mark)
+    if mark is not None and mark.next_offset > state.next_offset:
+        base = segments[-1][0] if segments else mark.segment
+        lost = (base, state.position, 0, state.next_offset, mark.next_offset)
+        if segments and not any(d.next_offset is None for d in state.damage):
+            state.damage.append(Damage(*lost, "missing at the end"))
+        state.next_offset = mark.next_offset
+    if mark is not None:
+        state.last_time_ms = max(state.last_time_ms, mark.last_time_ms)
+        end = (segments[-1][0], state.position, state.next_offset) if segments else None
+        state.is_clean = end == (mark.segment, mark.position, mark.next_offset)
+    return state
+
+
+def _walk_from_mark(directory: Path, state: Recovered, mark: Mark | None) -> None:
+    bases = [base for base, _ in state.segments]
+    active = bases[-1]
+    if mark is not None and mark.segment not in bases:
+        mark = None
+    first = mark.segment if mark else bases[-2:][0]
+    for base, size in state.segments[bases.index(first) :]:
+        flushed, start = 0, 0
+        if mark is not None and base == mark.segment:
+            flushed = mark.position
+            start = mark.position if mark.snapshot == NO_SNAPSHOT else mark.snapshot
+        if start > size:
+            start = 0
+        segment = SegmentFile(directory, Place(state.log_id, base))
+        at_mark = mark is not None and base == mark.segment and start == flushed
+        floor = mark.next_offset if mark is not None and at_mark else base
+        try:
+            if base == active:
+                _recover_active(state, segment, Span(start, size, floor), flushed)
+            else:
+                _pass_sealed(state, segment, Span(start, size, floor))
+        finally:
+            segment.close()
+    if state.cut_bytes:
+        _cut(directory, state)
+
+
+def _pass_sealed(state: Recovered, segment: SegmentFile, span: Span) -> None:
+    state.snapshot = NO_SNAPSHOT
+    for found in walk(segment, segment.place, span):
+        if isinstance(found, Batch):
+            state.take(found)
+            state.last_time_ms = found.header.last_time_ms
+        else:
+            state.damage.append(found)
+
+
+def _recover_active(state: Recovered, segment: SegmentFile, span: Span, flushed: int) -> None:
+    state.snapshot = NO_SNAPSHOT
+    tail: Tail = recover_tail(segment, segment.place, span, flushed, state.take)
+    state.damage += tail.damage
+    state.position, state.next_offset = tail.end, tail.next_offset
+    state.last_time_ms = max(state.last_time_ms, tail.last_time_ms)
+    state.cut_bytes = tail.cut
+
+
+def _cut(directory: Path, state: Recovered) -> None:
+    base = state.segments[-1][0]
+    fd = os.open(directory / f"{base:020d}.log", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, state.position)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    state.segments[-1] = (base, state.position)

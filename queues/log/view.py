@@ -1,0 +1,317 @@
+"""Reading a log: the segments there are, how far they may be read, and where readers were.
+
+Invariant: nothing at or beyond `end` is ever returned, and nothing whose checksum does not hold.
+The cost of a read depends on what it returns, not on the length of the log: a bisection over the
+segment names, one index lookup, then batches in order.  A reader that goes on where it stopped
+skips even the lookup.
+
+Any thread may read; one lock is held for the length of one read and for each change of the list
+of segments, so the writer thread waits for a reader only when it rolls or drops a segment.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from queues.log.batch import Batch, Record
+from queues.log.errors import Damage
+from queues.log.index import SparseIndex
+from queues.log.scan import Place
+from queues.log.segment import SegmentFile, SegmentInfo
+
+_OPEN_SEGMENTS = 16
+_HINTS = 8
+_HINT_BATCH = 2 << 20
+_DAMAGE_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Readers stop at `position` of segment `segment`; `offset` is the next one to come."""
+
+    segment: int
+    position: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """Where the record after a finished read starts."""
+
+    segment: int
+    position: int
+    floor: int
+    batch: Batch | None
+
+
+class LogView:
+    """The readable part of a log directory."""
+
+    def __init__(self, directory: Path, log_id: int, repair: bool = False) -> None:
+        self.directory = directory
+        self.log_id = log_id
+        self.lock = Lock()
+        self.damage: dict[tuple[int, int], Damage] = {}
+        self.batches_read = 0
+        self._closed_bytes = 0
+        self._repair = repair
+        self._bases: list[int] = []
+        self._sizes: dict[int, int] = {}
+        self._end = End(0, 0, 0)
+        self._open: OrderedDict[int, SegmentFile] = OrderedDict()
+        self._hints: OrderedDict[int, _Hint] = OrderedDict()
+        self._active_index: tuple[int, SparseIndex] | None = None
+
+    def __repr__(self) -> str:
+        return f"<LogView {self.first_offset}..{self._end.offset} in {len(self._bases)} segments>"
+
+    # What the owner tells the view.
+
+    def set_segments(self, segments: list[tuple[int, int]]) -> None:
+        with self.lock:
+            gone = set(self._bases) - {base for base, _ in segments}
+            self._bases = [base for base, _ in segments]
+            self._sizes = dict(segments)
+            for base in gone:
+                self._forget(base)
+
+    def set_active(self, base: int, index: SparseIndex, sealed_size: int | None) -> None:
+        """A new segment is being written; the one before it ended at `sealed_size`."""
+        with self.lock:
+            if sealed_size is not None:
+                self._sizes[self._bases[-1]] = sealed_size
+            if base not in self._sizes:
+                self._bases.append(base)
+                self._sizes[base] = 0
+            self._active_index = (base, index)
+
+    def advance(self, end: End) -> None:
+        self._end = end
+
+    def replaced(self, base: int, size: int) -> None:
+        """The file of a sealed segment is another one now.  Called under the lock."""
+        self._sizes[base] = size
+        self._forget(base)
+
+    def dropped(self, base: int) -> None:
+        """The file of a sealed segment is gone.  Called under the lock."""
+        self._bases.remove(base)
+        del self._sizes[base]
+        self._forget(base)
+
+    def close(self) -> None:
+        with self.lock:
+            for base in list(self._open):
+                self._forget(base)
+
+    # What readers ask.
+
+    @property
+    def end(self) -> End:
+        return self._end
+
+    @property
+    def bases(self) -> list[int]:
+        return self._bases
+
+    @property
+    def first_offset(self) -> int:
+        bases = self._bases
+        return bases[0] if bases else self._end.offset
+
+    @property
+    def bytes_read(self) -> int:
+        return self._closed_bytes + sum(s.bytes_read for s in self._open.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all readable batches."""
+        end = self._end
+        return sum(s for base, s in self._sizes.items() if base < end.segment) + end.position
+
+    def segments(self) -> list[SegmentInfo]:
+        with self.lock:
+            bases, end = list(self._bases), self._end
+            nexts = [*bases[1:], end.offset]
+            return [
+                SegmentInfo(base, max(after, base), self._bound(base, end), base < bases[-1])
+                for base, after in zip(bases, nexts, strict=True)
+            ]
+
+    def read(self, offset: int, max_records: int, max_bytes: int) -> list[Record]:
+        """Records from `offset` on; at least one if there is one, whatever its size."""
+        records: list[Record] = []
+        with self.lock:
+            for batch in self._batches(offset):
+                start = batch.index_of(offset)
+                if start >= batch.header.record_count:
+                    continue
+                stop = batch.stop_for(start, max_records - len(records), max_bytes)
+                if stop == start and not records:
+                    stop = start + 1
+                records += batch.records(start, stop)
+                max_bytes -= batch.body_bytes(start, stop)
+                self._remember(batch, stop, records)
+                if (
+                    stop < batch.header.record_count
+                    or len(records) >= max_records
+                    or max_bytes <= 0
+                ):
+                    break
+        return records
+
+    def batches(self, start: int, stop: int | None = None) -> Iterator[Batch]:
+        """Whole batches that hold offsets from `start` to before `stop`, for bulk readers.
+
+        The first and the last may hold records outside that range.  The lock is held for one
+        batch at a time.
+        """
+        offset = start
+        while stop is None or offset < stop:
+            with self.lock:
+                batch = next((b for b in self._batches(offset) if b.header.record_count), None)
+                if batch is not None:
+                    self._remember(batch, batch.header.record_count, [])
+            if batch is None or (stop is not None and batch.header.base_offset >= stop):
+                return
+            yield batch
+            offset = batch.header.next_offset
+
+    def offset_for_time(self, time_ms: int) -> int:
+        """The first offset whose record is of that time or later; `end` if there is none."""
+        with self.lock:
+            end = self._end
+            for base in self._bases[self._segment_for_time(time_ms) :]:
+                if base > end.segment:
+                    break
+                segment = self._segment(base)
+                if segment is None:
+                    continue
+                for batch in self._valid(segment.walk_from_time(time_ms, self._bound(base, end))):
+                    at = batch.index_of_time(time_ms)
+                    if at < batch.header.record_count:
+                        return batch.header.base_offset + int(batch.offset_deltas[at])
+            return end.offset
+
+    def last_time(self, base: int) -> int | None:
+        """The time of the newest record of a segment."""
+        with self.lock:
+            segment = self._segment(base)
+            return segment.last_time(self._bound(base, self._end)) if segment else None
+
+    def first_time(self, base: int) -> int | None:
+        with self.lock:
+            segment = self._segment(base) if self._bound(base, self._end) else None
+            return segment.first_time() if segment else None
+
+    def verify(self) -> list[Damage]:
+        """Read everything once; returns all the damage now known."""
+        for base in list(self._bases):
+            end = self._end
+            with suppress(FileNotFoundError, KeyError):
+                bound = self._bound(base, end)
+                segment = SegmentFile(self.directory, Place(self.log_id, base))
+                try:
+                    for _ in self._valid(segment.walk_at(0, base, bound)):
+                        pass
+                finally:
+                    segment.close()
+        return list(self.damage.values())
+
+    # Under the lock.
+
+    def _batches(self, offset: int) -> Iterator[Batch]:
+        """Valid batches in order; the first may end before `offset`."""
+        end, bases = self._end, self._bases
+        hint = self._hints.get(offset)
+        at = max(bisect_right(bases, offset) - 1, 0)
+        if hint is not None:
+            if hint.batch is not None:
+                yield hint.batch
+            at = bisect_right(bases, hint.segment) - 1
+        while at < len(bases) and bases[at] <= end.segment and offset < end.offset:
+            segment, bound = self._segment(bases[at]), self._bound(bases[at], end)
+            if segment is not None and hint is not None:
+                yield from self._valid(segment.walk_at(hint.position, hint.floor, bound))
+            elif segment is not None:
+                yield from self._valid(segment.walk_from(offset, bound))
+            hint = None
+            at += 1
+
+    def _valid(self, walked: Iterator[Batch | Damage]) -> Iterator[Batch]:
+        for found in walked:
+            if isinstance(found, Batch):
+                self.batches_read += 1
+                yield found
+            elif len(self.damage) < _DAMAGE_KEPT:
+                self.damage[found.segment, found.position] = found
+
+    def _remember(self, batch: Batch, stop: int, records: list[Record]) -> None:
+        h = batch.header
+        rest = batch if stop < h.record_count and h.length <= _HINT_BATCH else None
+        after = _Hint(batch.segment, batch.position + h.length, h.next_offset, rest)
+        if stop < h.record_count and rest is None:
+            after = _Hint(batch.segment, batch.position, h.base_offset, None)
+        key = records[-1].offset + 1 if stop < h.record_count and records else h.next_offset
+        self._hints[key] = after
+        self._hints.move_to_end(key)
+        if len(self._hints) > _HINTS:
+            self._hints.popitem(last=False)
+
+    def _bound(self, base: int, end: End) -> int:
+        if base > end.segment:
+            return 0
+        return end.position if base == end.segment else self._sizes[base]
+
+    def _segment(self, base: int) -> SegmentFile | None:
+        """The open file of a segment; None if it was removed meanwhile."""
+        segment = self._open.get(base)
+        if segment is None:
+            index = self._active_index
+            shared = index[1] if index and index[0] == base else None
+            with suppress(FileNotFoundError):
+                place = Place(self.log_id, base)
+                segment = SegmentFile(self.directory, place, shared, self._repair)
+                self._open[base] = segment
+            if len(self._open) > _OPEN_SEGMENTS:
+                self._close(next(iter(self._open)))
+        else:
+            self._open.move_to_end(base)
+        return segment
+
+    def _segment_for_time(self, time_ms: int) -> int:
+        """Index of the last segment that starts before `time_ms`; bisection over first times."""
+        low, high = 0, len(self._bases)
+        while low < high:
+            middle = (low + high) // 2
+            first = self._known_first_time(middle, high)
+            if first is not None and first < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return max(low - 1, 0)
+
+    def _known_first_time(self, at: int, high: int) -> int | None:
+        """First time of the segment at `at`, or of the next one that can tell."""
+        for base in self._bases[at:high]:
+            segment = self._segment(base) if self._bound(base, self._end) else None
+            first = segment.first_time() if segment else None
+            if first is not None:
+                return first
+        return None
+
+    def _close(self, base: int) -> None:
+        segment = self._open.pop(base, None)
+        if segment is not None:
+            self._closed_bytes += segment.bytes_read
+            segment.close()
+
+    def _forget(self, base: int) -> None:
+        self._close(base)
+        self.damage = {key: d for key, d in self.damage.items() if key[0] != base}
+        for key in [k for k, hint in self._hints.items() if hint.segment == base]:
+            del self._hints[key]

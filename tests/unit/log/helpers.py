@@ -1,0 +1,40 @@
+"""Small logs for tests."""
+
+from pathlib import Path
+
+from queues.log import Entry, Partition, PartitionSettings
+
+FAST = PartitionSettings(durable=False)
+
+
+def entry(number: int, key: bytes = b"key", size: int = 20) -> Entry:
+    """A record that says which one it is."""
+    return b"exchange", key, b"\x00\x00", b"%09d" % number + b"." * max(0, size - 9)
+
+
+def entries(start: int, count: int, size: int = 20) -> list[Entry]:
+    return [entry(number, b"key-%d" % (number % 7), size) for number in range(start, start + count)]
+
+
+def small(directory: Path, max_segment_bytes: int = 10_000) -> Partition:
+    settings = PartitionSettings(max_segment_bytes=max_segment_bytes, durable=False)
+    return Partition(directory, settings)
+
+
+def fill(partition: Partition, batches: int, count: int = 10, size: int = 20) -> None:
+    """Synced batches at times 1000, 1001, …; the body of each record tells its offset."""
+    for _ in range(batches):
+        start = partition.next_offset
+        partition.write(entries(start, count, size), 1000 + start // count)
+        partition.sync()
+
+
+def offsets(partition: Partition, start: int = 0) -> list[int]:
+    """All readable offsets, in small steps; fails if a body belongs to another offset."""
+    found: list[int] = []
+    while records := partition.read(start, max_records=64):
+        for record in records:
+            assert int(record.body[:9]) == record.offset, f"wrong payload at {record.offset}"
+        found += [record.offset for record in records]
+        start = found[-1] + 1
+    return found
