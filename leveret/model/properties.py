@@ -25,6 +25,8 @@ _U16 = struct.Struct(">H")
 _U64 = struct.Struct(">Q")
 _CACHEABLE = 128
 EMPTY = b"\x00\x00"
+DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
+_COPY_SIGNS = (b"\x02CC", b"\x03BCC")  # the keys of extra routing keys, as they stand in a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Scan:
     user_id: str | None
     reply_to: str | None
     has_headers: bool
+    needs_care: bool
+    """Something in it is judged or rewritten by the broker before routing."""
 
 
 def scan(properties: bytes) -> Scan:
@@ -62,14 +66,21 @@ def _scan(properties: bytes) -> Scan:
             spans[name] = (start, position)
     if position != limit:
         raise ProtocolError("content header is longer than its properties")
+    expiration = _text(properties, spans, "expiration")
+    user_id = _text(properties, spans, "user_id")
+    reply_to = _text(properties, spans, "reply_to")
     return Scan(
         spans=spans,
         persistent="delivery_mode" in spans and properties[spans["delivery_mode"][0]] == 2,
         priority=properties[spans["priority"][0]] if "priority" in spans else None,
-        expiration=_text(properties, spans, "expiration"),
-        user_id=_text(properties, spans, "user_id"),
-        reply_to=_text(properties, spans, "reply_to"),
+        expiration=expiration,
+        user_id=user_id,
+        reply_to=reply_to,
         has_headers="headers" in spans,
+        needs_care=expiration is not None
+        or user_id is not None
+        or reply_to == DIRECT_REPLY_TO
+        or ("headers" in spans and any(sign in properties for sign in _COPY_SIGNS)),
     )
 
 

@@ -1,0 +1,460 @@
+"""A channel: what methods mean. Publishing, consuming and settling; topology is in `declare.py`.
+
+A channel handles one method after the other. Where an answer must wait for disk (a durable
+declaration, a commit, anything after acks of durable messages) the channel is *held*: what comes
+in meanwhile waits in `inbox`, and is handled in order when the batch is on disk. Nothing on the
+publish path ever holds; confirms go through their own ledger.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from amqp_server.codec import (
+    Method,
+    Publish,
+    commands,
+    encode_get_ok,
+    encode_method,
+    encode_return,
+)
+from amqp_server.confirms import Confirms
+from amqp_server.consumer import AmqpConsumer
+from amqp_server.declare import Declarations
+from amqp_server.publishing import careful_plan
+from amqp_server.transaction import Transaction
+from leveret.broker import Plan, Right
+from leveret.model.errors import (
+    AccessRefused,
+    NotAllowed,
+    NotImplementedHere,
+    PreconditionFailed,
+    ReplyCode,
+)
+from leveret.model.history import OriginKind
+from leveret.model.message import Message
+from leveret.model.properties import DIRECT_REPLY_TO
+from leveret.model.store import Origin
+from queues import Enqueued, Entry, HeldQueue, Outcome, ReplyQueue
+
+if TYPE_CHECKING:
+    from amqp_server.session import Session
+
+Unacked = tuple[Entry, HeldQueue, AmqpConsumer | None]
+
+
+class Channel:
+    def __init__(self, session: Session, number: int) -> None:
+        self.session = session
+        self.broker = session.broker
+        self.vhost = session.vhost
+        self.number = number
+        self.unacked: dict[int, Unacked] = {}
+        self.last_tag = 0
+        self.consumers: dict[str, AmqpConsumer] = {}
+        self.prefetch = 0
+        self.global_prefetch = 0
+        self.confirms: Confirms | None = None
+        self.transaction: Transaction | None = None
+        self.reply_queue: ReplyQueue | None = None
+        self.reply_consumer: AmqpConsumer | None = None
+        self.inbox: deque[Callable[[], None]] | None = None
+        self.published = self.acknowledged = self.returned = 0
+        self.closed = False
+        self._origin = 0
+        self._owes_disk = False
+        self._ids = self.broker.store.ids
+        self._declarations = Declarations(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Channel {self.number} unacked={len(self.unacked)} consumers={len(self.consumers)}>"
+        )
+
+    # Publishing --------------------------------------------------------------------------------
+
+    def on_publish(self, publish: Publish, message: Message) -> None:
+        plan = publish.plan
+        if (
+            not isinstance(plan, Plan)
+            or plan.version != self.vhost.version
+            or plan.rights != self.broker.users.revision
+            or not plan.reusable
+            or message.scan.needs_care
+        ):
+            plan, message = careful_plan(self, publish, message)
+            publish.plan = plan if plan.reusable and not message.scan.needs_care else None
+        if self.transaction is not None:
+            self.transaction.publish(publish, plan, message)
+        else:
+            self.route(publish.mandatory, plan, message)
+
+    def route(self, mandatory: bool, plan: Plan, message: Message) -> None:
+        """Hand a message to its queues; the one place where a message gets its number."""
+        message.id = next(self._ids)
+        message.time_ms = self.session.now_ms
+        message.origin = self._origin or self.origin()
+        self.published += 1
+        plan.exchange.published_in += 1
+        refused, touch = False, self.broker.turn.touch
+        for queue in plan.queues:
+            if queue.enqueue(message) is Enqueued.REJECTED:
+                refused = True
+            if not queue.touched:
+                touch(queue)
+        if not plan.queues:
+            self._unroutable(mandatory, message)
+        plan.exchange.published_out += len(plan.queues)
+        if self.confirms is not None:
+            self._confirm(message, refused)
+
+    def _confirm(self, message: Message, refused: bool) -> None:
+        confirms = self.confirms
+        assert confirms is not None
+        if refused:
+            something = confirms.refused()
+        else:
+            something = confirms.accepted(self.broker.store.mark if message.stored else 0)
+        if something:
+            self.session.confirm(self)
+
+    def _unroutable(self, mandatory: bool, message: Message) -> None:
+        if not mandatory:
+            self.broker.counters.dropped_unroutable += 1
+            return
+        self.returned += 1
+        self.broker.counters.returned_unroutable += 1
+        head = encode_return(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message.address)
+        self.session.send(head + message.content(self.number, self.session.frame_max))
+
+    def origin(self) -> int:
+        """This channel's name in the history, made at first need."""
+        if not self._origin:
+            self._origin = self.save_origin(OriginKind.PUBLISHER)
+        return self._origin
+
+    def save_origin(self, kind: OriginKind, consumer_tag: str = "") -> int:
+        session = self.session
+        origin = Origin(
+            id=next(self.broker.origin_ids),
+            kind=kind,
+            vhost=self.vhost.name,
+            user=session.user.name,
+            connection=session.name,
+            channel=self.number,
+            consumer_tag=consumer_tag,
+            created_ms=session.now_ms,
+        )
+        self.broker.store.save(origin)
+        return origin.id
+
+    # Waiting for disk --------------------------------------------------------------------------
+
+    def hold(self, mark: int, then: Callable[[], None]) -> None:
+        """Handle nothing more on this channel until batch `mark` is on disk, then go on."""
+        if self.inbox is None:
+            self.inbox = deque()
+        self.broker.turn.schedule()
+        self.broker.commits.after(mark, lambda: self.go_on(then))
+
+    def go_on(self, then: Callable[[], None]) -> None:
+        inbox, self.inbox = self.inbox, None
+        self.session.run(self.number, then)
+        while inbox:
+            if self.inbox is not None:  # held again: the rest waits behind what came meanwhile
+                self.inbox.extendleft(reversed(inbox))
+                return
+            self.session.run(self.number, inbox.popleft())
+
+    def reply(self, method: Method, durable: bool = False) -> None:
+        """Answer now, or when everything done so far is on disk."""
+        frame = encode_method(self.number, method)
+        mark = self.broker.store.mark
+        if durable and mark > self.broker.commits.committed:
+            self.hold(mark, lambda: self.session.send(frame))
+        else:
+            self.session.send(frame)
+
+    def on_method(self, method: Method, table: bytes) -> None:
+        if self._owes_disk and method.synchronous:
+            # A synchronous answer tells the client that its acks are safe.
+            self._owes_disk = False
+            mark = self.broker.store.mark
+            if mark > self.broker.commits.committed:
+                self.hold(mark, lambda: self.on_method(method, table))
+                return
+        handler = _HANDLERS.get(type(method))
+        if handler is not None:
+            handler(self, method)
+        else:
+            self._declarations.handle(method, table)
+
+    # Consuming ---------------------------------------------------------------------------------
+
+    def _consume(self, method: Any) -> None:
+        tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+        if tag in self.consumers or (self.reply_consumer and self.reply_consumer.tag == tag):
+            raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+        if method.queue == DIRECT_REPLY_TO:
+            self._consume_replies(tag, method)
+        else:
+            queue = self._declarations.queue_for(method.queue)
+            self.require(Right.READ, "queue", queue.name)
+            self._start_consumer(tag, queue, method)
+        if not method.nowait:
+            self.session.send(encode_method(self.number, commands.Basic.ConsumeOk(tag)))
+
+    def _start_consumer(self, tag: str, queue: HeldQueue, method: Any) -> None:
+        arguments = dict(method.arguments or {})
+        priority = arguments.get("x-priority", 0)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not an integer")
+        consumer = AmqpConsumer(self, tag, queue, method.no_ack, method.exclusive, arguments)
+        consumer.prefetch = self.prefetch
+        if queue.spec.durable:
+            consumer.actor = self.save_origin(OriginKind.CONSUMER, tag)
+        try:
+            queue.add_consumer(consumer)
+        except AccessRefused as error:
+            where = f"queue '{queue.name}' in vhost '{self.vhost.name}'"
+            raise AccessRefused(f"{where} {error.explanation}") from error
+        self.consumers[tag] = consumer
+
+    def _consume_replies(self, tag: str, method: Any) -> None:
+        if not method.no_ack:
+            raise PreconditionFailed("reply consumer cannot acknowledge")
+        if self.reply_queue is not None:
+            raise PreconditionFailed("reply consumer already set")
+        queue = self.reply_queue = self.vhost.add_reply_queue()
+        consumer = AmqpConsumer(self, tag, queue, True, False, {})
+        queue.add_consumer(consumer)
+        self.reply_consumer = consumer
+
+    def _cancel(self, method: Any) -> None:
+        consumer = self.consumers.pop(method.consumer_tag, None)
+        if consumer is not None:
+            self.vhost.leave_queue(consumer.queue, consumer)
+        elif self.reply_consumer is not None and self.reply_consumer.tag == method.consumer_tag:
+            self._end_replies()
+        if not method.nowait:
+            self.reply(commands.Basic.CancelOk(method.consumer_tag))
+
+    def _end_replies(self) -> None:
+        if self.reply_queue is not None:
+            self.vhost.remove_reply_queue(self.reply_queue)
+        self.reply_queue = self.reply_consumer = None
+
+    def forget_consumer(self, consumer: AmqpConsumer) -> None:
+        self.consumers.pop(consumer.tag, None)
+
+    def _qos(self, method: Any) -> None:
+        if method.prefetch_size:
+            raise NotImplementedHere("prefetch_size!=0 (%d)" % method.prefetch_size)
+        if method.global_:
+            self.global_prefetch = method.prefetch_count
+        else:
+            # RabbitMQ changes only consumers started later; kombu relies on running ones, too.
+            self.prefetch = method.prefetch_count
+            for consumer in self.consumers.values():
+                consumer.prefetch = method.prefetch_count
+        self.reply(commands.Basic.QosOk())
+        for consumer in self.consumers.values():
+            self.broker.turn.touch(consumer.queue)
+
+    def _get(self, method: Any) -> None:
+        queue = self._declarations.queue_for(method.queue)
+        self.require(Right.READ, "queue", queue.name)
+        self._answer_get(queue, method.no_ack)
+
+    def _answer_get(self, queue: HeldQueue, no_ack: bool) -> None:
+        entry = queue.take(self.origin() if queue.spec.durable else 0, no_ack)
+        if entry is not None:
+            self.last_tag += 1
+            if not no_ack:
+                self.unacked[self.last_tag] = (entry, queue, None)
+            address = entry.message.address
+            head = encode_get_ok(
+                self.number, self.last_tag, entry.redelivered, address, queue.ready_count
+            )
+            content = entry.message.content(self.number, self.session.frame_max)
+            self.session.send(head + content)
+            self.broker.turn.schedule()
+        elif queue.ready_count:
+            # There is something, but it has to come from disk first.
+            self.inbox = deque() if self.inbox is None else self.inbox
+            queue.when_head(lambda: self.go_on(lambda: self._answer_get(queue, no_ack)))
+            self.broker.turn.schedule()
+        else:
+            self.broker.counters.get_empty += 1
+            self.session.send(encode_method(self.number, commands.Basic.GetEmpty()))
+
+    # Settling ----------------------------------------------------------------------------------
+
+    def on_ack(self, tag: int, multiple: bool) -> None:
+        self._settle_or_defer(tag, multiple, Outcome.ACK)
+
+    def _reject(self, method: Any) -> None:
+        outcome = Outcome.REQUEUE if method.requeue else Outcome.REJECT
+        self._settle_or_defer(method.delivery_tag, False, outcome)
+
+    def _nack(self, method: Any) -> None:
+        outcome = Outcome.REQUEUE if method.requeue else Outcome.NACK
+        self._settle_or_defer(method.delivery_tag, method.multiple, outcome)
+
+    def _settle_or_defer(self, tag: int, multiple: bool, outcome: Outcome) -> None:
+        if not multiple and self.transaction is None:
+            taken = self.unacked.pop(tag, None)
+            if taken is None:
+                raise PreconditionFailed(f"unknown delivery tag {tag}")
+            entry, queue, consumer = taken
+            self._settle(queue, [entry], consumer, outcome)
+            return
+        chosen = self._take_unacked(tag, multiple)
+        if self.transaction is not None:
+            self.transaction.settle(chosen, outcome)
+        else:
+            self.settle_all(chosen, outcome)
+
+    def _take_unacked(self, tag: int, multiple: bool) -> dict[int, Unacked]:
+        unacked = self.unacked
+        if multiple and tag == 0:
+            chosen = dict(unacked)
+            unacked.clear()
+            return chosen
+        if tag not in unacked:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        if not multiple:
+            return {tag: unacked.pop(tag)}
+        chosen = {}
+        for number in list(unacked):
+            if number > tag:
+                break
+            chosen[number] = unacked.pop(number)
+        return chosen
+
+    def settle_all(self, chosen: dict[int, Unacked], outcome: Outcome) -> None:
+        groups: dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]] = {}
+        for entry, queue, consumer in chosen.values():
+            groups.setdefault((queue, consumer), []).append(entry)
+        for (queue, consumer), entries in groups.items():
+            self._settle(queue, entries, consumer, outcome)
+
+    def _settle(
+        self,
+        queue: HeldQueue,
+        entries: list[Entry],
+        consumer: AmqpConsumer | None,
+        outcome: Outcome,
+    ) -> None:
+        if outcome is Outcome.ACK:
+            self.acknowledged += len(entries)
+        if queue.spec.durable:
+            self._owes_disk = True
+            self.broker.turn.schedule()
+        if consumer is not None:
+            consumer.inflight -= len(entries)
+        queue.settle(entries, outcome, consumer.actor if consumer is not None else self._origin)
+        self.broker.turn.touch(queue)
+        if self.global_prefetch:
+            for other in self.consumers.values():
+                self.broker.turn.touch(other.queue)
+
+    def _recover(self, method: Any) -> None:
+        if not method.requeue:
+            raise NotImplementedHere("requeue=false is not implemented")
+        if isinstance(method, commands.Basic.Recover):
+            self.reply(commands.Basic.RecoverOk())
+        chosen, self.unacked = self.unacked, {}
+        self.settle_all(chosen, Outcome.REQUEUE)
+
+    # Modes -------------------------------------------------------------------------------------
+
+    def _confirm_select(self, method: Any) -> None:
+        if self.transaction is not None:
+            raise PreconditionFailed("cannot switch from tx to confirm mode")
+        if self.confirms is None:
+            self.confirms = Confirms(self.number, self._await_commit)
+        if not method.nowait:
+            self.reply(commands.Confirm.SelectOk())
+
+    def _await_commit(self, mark: int) -> None:
+        self.broker.commits.after(
+            mark, lambda: self._confirms_decided(mark, True), lambda: self._confirms_decided(mark, False)
+        )
+
+    def _confirms_decided(self, mark: int, durable: bool) -> None:
+        if self.confirms is not None and not self.closed:
+            (self.confirms.release if durable else self.confirms.fail)(mark)
+            self.session.confirm(self)
+
+    def _tx_select(self, method: Any) -> None:
+        if self.confirms is not None:
+            raise PreconditionFailed("cannot switch from confirm to tx mode")
+        if self.transaction is None:
+            self.transaction = Transaction()
+        self.reply(commands.Tx.SelectOk())
+
+    def _tx_commit(self, method: Any) -> None:
+        if self.transaction is None:
+            raise PreconditionFailed("channel is not transactional")
+        self.transaction.commit(self)
+        self.reply(commands.Tx.CommitOk(), durable=True)
+
+    def _tx_rollback(self, method: Any) -> None:
+        if self.transaction is None:
+            raise PreconditionFailed("channel is not transactional")
+        self.transaction.rollback(self)
+        self.reply(commands.Tx.RollbackOk())
+
+    def _flow(self, method: Any) -> None:
+        if not method.active:
+            raise NotImplementedHere("active=false is not implemented")
+        self.reply(commands.Channel.FlowOk(True))
+
+    def _ignore(self, method: Any) -> None:
+        return None
+
+    # Ending ------------------------------------------------------------------------------------
+
+    def require(self, right: Right, kind: str, name: str) -> None:
+        self.broker.users.require(self.session.user.name, self.vhost.name, right, kind, name)
+
+    def close(self) -> None:
+        """Consumers go, unacked messages go back. Calling it twice is free."""
+        if self.closed:
+            return
+        self.closed = True
+        for consumer in list(self.consumers.values()):
+            self.vhost.leave_queue(consumer.queue, consumer)
+        self.consumers.clear()
+        self._end_replies()
+        chosen, self.unacked = self.unacked, {}
+        if self.transaction is not None:
+            chosen = {**self.transaction.held(), **chosen}
+            self.transaction = None
+        self.settle_all(chosen, Outcome.REQUEUE)
+        if self.inbox is not None:
+            self.inbox.clear()
+
+
+_HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {
+    commands.Basic.Consume: Channel._consume,
+    commands.Basic.Cancel: Channel._cancel,
+    commands.Basic.CancelOk: Channel._ignore,
+    commands.Basic.Qos: Channel._qos,
+    commands.Basic.Get: Channel._get,
+    commands.Basic.Ack: lambda channel, m: channel.on_ack(m.delivery_tag, m.multiple),
+    commands.Basic.Reject: Channel._reject,
+    commands.Basic.Nack: Channel._nack,
+    commands.Basic.Recover: Channel._recover,
+    commands.Basic.RecoverAsync: Channel._recover,
+    commands.Confirm.Select: Channel._confirm_select,
+    commands.Tx.Select: Channel._tx_select,
+    commands.Tx.Commit: Channel._tx_commit,
+    commands.Tx.Rollback: Channel._tx_rollback,
+    commands.Channel.Flow: Channel._flow,
+    commands.Channel.FlowOk: Channel._ignore,
+}

@@ -1,0 +1,209 @@
+"""Bytes to methods and back. The only module that knows pamqp's framing.
+
+pamqp decodes and encodes every method except the hot ones: basic.publish, basic.deliver,
+basic.ack, basic.nack (ours), basic.return and basic.get-ok carry an address or a tag and are read
+and written with struct. pamqp trusts the lengths it finds, so `decode_method` walks the arguments
+first and refuses what does not fit its frame.
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+
+from pamqp import base
+from pamqp import commands as commands
+
+from leveret.model.errors import ProtocolError, ReplyCode
+from leveret.model.message import Address
+from leveret.model.tables import check_table
+
+PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT = 1, 2, 3, 8
+PUBLISH_ID = b"\x00\x3c\x00\x28"
+ACK_ID = b"\x00\x3c\x00\x50"
+EMPTY_TABLE = b"\x00\x00\x00\x00"
+
+Method = base.Frame
+
+_FRAME = struct.Struct(">BHI")
+_METHOD_FRAME = struct.Struct(">BHIHH")
+_ACK_FRAME = struct.Struct(">BHIHHQBB")
+_TAG = struct.Struct(">QB")
+_WIDTHS = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    _CLIENT_METHODS: dict[int, type[Method]] = {
+        method.index: method
+        for method in (
+            commands.Connection.StartOk,
+            commands.Connection.SecureOk,
+            commands.Connection.TuneOk,
+            commands.Connection.Open,
+            commands.Connection.Close,
+            commands.Connection.CloseOk,
+            commands.Connection.UpdateSecret,
+            commands.Channel.Open,
+            commands.Channel.Flow,
+            commands.Channel.FlowOk,
+            commands.Channel.Close,
+            commands.Channel.CloseOk,
+            commands.Exchange.Declare,
+            commands.Exchange.Delete,
+            commands.Exchange.Bind,
+            commands.Exchange.Unbind,
+            commands.Queue.Declare,
+            commands.Queue.Bind,
+            commands.Queue.Purge,
+            commands.Queue.Delete,
+            commands.Queue.Unbind,
+            commands.Basic.Qos,
+            commands.Basic.Consume,
+            commands.Basic.Cancel,
+            commands.Basic.CancelOk,
+            commands.Basic.Get,
+            commands.Basic.Ack,
+            commands.Basic.Reject,
+            commands.Basic.Nack,
+            commands.Basic.Recover,
+            commands.Basic.RecoverAsync,
+            commands.Confirm.Select,
+            commands.Tx.Select,
+            commands.Tx.Commit,
+            commands.Tx.Rollback,
+        )
+    }
+
+
+class Publish:
+    """A decoded basic.publish. `plan` belongs to the meaning floor: what it made of it last time."""
+
+    __slots__ = ("address", "immediate", "mandatory", "plan")
+
+    def __init__(self, address: Address, mandatory: bool, immediate: bool) -> None:
+        self.address = address
+        self.mandatory = mandatory
+        self.immediate = immediate
+        self.plan: object = None
+
+
+def decode_publish(payload: bytes) -> Publish:
+    """basic.publish from its arguments: ticket, exchange, routing key, bits."""
+    try:
+        at = 6
+        name_end = at + 1 + payload[at]
+        key_end = name_end + 1 + payload[name_end]
+        bits = payload[key_end]
+        if key_end + 1 != len(payload):
+            raise ProtocolError("basic.publish does not fit its frame")
+        exchange = payload[at + 1 : name_end].decode()
+        routing_key = payload[name_end + 1 : key_end].decode()
+    except (IndexError, UnicodeDecodeError) as error:
+        raise ProtocolError("basic.publish cannot be decoded") from error
+    return Publish(Address.of(exchange, routing_key), bool(bits & 1), bool(bits & 2))
+
+
+def decode_method(payload: bytes) -> tuple[Method, bytes]:
+    """A method a client may send, and the raw bytes of its argument table (empty if it has none)."""
+    if len(payload) < 4:
+        raise ProtocolError("method frame is shorter than a method id")
+    index = int.from_bytes(payload[:4], "big")
+    kind = _CLIENT_METHODS.get(index)
+    if kind is None:
+        raise ProtocolError(
+            f"unknown or unexpected method {index >> 16}.{index & 0xFFFF}",
+            ReplyCode.COMMAND_INVALID,
+        )
+    table = _check_arguments(kind, payload)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        method = kind()
+    try:
+        method.unmarshal(payload[4:])
+    except (ValueError, struct.error, IndexError, OverflowError, OSError) as error:
+        raise ProtocolError(f"{kind.name} cannot be decoded: {error}") from error
+    return method, table
+
+
+def _check_arguments(kind: type[Method], payload: bytes) -> bytes:
+    position, limit, bits = 4, len(payload), 0
+    table = b""
+    for argument in kind.__slots__:
+        wire_type = kind.amqp_type(argument)
+        if wire_type == "bit":
+            position += 1 if bits % 8 == 0 else 0
+            bits += 1
+        else:
+            bits = 0
+            start = position
+            position = _argument_end(wire_type, payload, position, limit)
+            if wire_type == "table":
+                table = payload[start:position]
+        if position > limit:
+            raise ProtocolError(f"{kind.name} is cut off at {argument!r}")
+    if position != limit:
+        raise ProtocolError(f"{kind.name} is followed by {limit - position} stray octets")
+    return table
+
+
+def _argument_end(wire_type: str, payload: bytes, position: int, limit: int) -> int:
+    if wire_type == "table":
+        return check_table(payload, position, limit)
+    if wire_type == "shortstr":
+        return position + 1 + (payload[position] if position < limit else 0)
+    if wire_type == "longstr":
+        return position + 4 + int.from_bytes(payload[position : position + 4], "big")
+    return position + _WIDTHS[wire_type]
+
+
+class QueueDeclareOk(commands.Queue.DeclareOk):
+    """RabbitMQ allows any UTF-8 in a queue name; pamqp's own check allows fewer."""
+
+    def validate(self) -> None:
+        return None
+
+
+class ChannelOpenOk(commands.Channel.OpenOk):
+    """The reserved channel id goes out empty, as RabbitMQ sends it."""
+
+    def validate(self) -> None:
+        return None
+
+
+def encode_method(channel: int, method: Method) -> bytes:
+    payload = method.marshal()
+    head = _METHOD_FRAME.pack(
+        FRAME_METHOD, channel, 4 + len(payload), method.index >> 16, method.index & 0xFFFF
+    )
+    return head + payload + b"\xce"
+
+
+def encode_ack(channel: int, tag: int, multiple: bool) -> bytes:
+    return _ACK_FRAME.pack(FRAME_METHOD, channel, 13, 60, 80, tag, multiple, 0xCE)
+
+
+def encode_nack(channel: int, tag: int, multiple: bool) -> bytes:
+    return _ACK_FRAME.pack(FRAME_METHOD, channel, 13, 60, 120, tag, multiple, 0xCE)
+
+
+def deliver_prefix(channel: int, consumer_tag: bytes, address: Address) -> bytes:
+    """basic.deliver up to the delivery tag; fixed for one consumer and address."""
+    size = 4 + 1 + len(consumer_tag) + 9 + len(address.wire) - 1
+    head = _METHOD_FRAME.pack(FRAME_METHOD, channel, size, 60, 60)
+    return head + bytes([len(consumer_tag)]) + consumer_tag
+
+
+encode_tag = _TAG.pack
+
+
+def encode_get_ok(channel: int, tag: int, redelivered: bool, address: Address, left: int) -> bytes:
+    payload = _TAG.pack(tag, redelivered) + address.wire[:-1] + left.to_bytes(4, "big")
+    return _METHOD_FRAME.pack(FRAME_METHOD, channel, 4 + len(payload), 60, 71) + payload + b"\xce"
+
+
+def encode_return(channel: int, code: int, text: str, address: Address) -> bytes:
+    reason = text.encode()[:255]
+    payload = code.to_bytes(2, "big") + bytes([len(reason)]) + reason + address.wire[:-1]
+    return _METHOD_FRAME.pack(FRAME_METHOD, channel, 4 + len(payload), 60, 50) + payload + b"\xce"

@@ -1,0 +1,141 @@
+"""The asyncio shell: sockets to sessions, and one clock for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import cast
+
+from amqp_server.session import Session
+from leveret.broker import Broker
+
+BEAT_SECONDS = 0.25
+WRITE_HIGH_WATER = 256 * 1024
+BACKLOG = 1024
+
+
+class Connection(asyncio.Protocol):
+    """One socket. Knows bytes and nothing of AMQP."""
+
+    def __init__(self, server: AmqpServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._session: Session | None = None
+        self._lost = False
+        self.peer: tuple[str, int] = ("", 0)
+        self.local: tuple[str, int] = ("", 0)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self.peer = _address(transport.get_extra_info("peername"))
+        self.local = _address(transport.get_extra_info("sockname"))
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._session = Session(self._server.broker, self)
+        self._server.sessions[self._session] = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._session is not None:
+            self._session.receive(data)
+
+    def pause_writing(self) -> None:
+        if self._session is not None:
+            self._session.pause()
+
+    def resume_writing(self) -> None:
+        if self._session is not None:
+            self._session.resume()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        if self._session is not None:
+            self._session.writable = False
+            self._session.end()
+            self._server.sessions.pop(self._session, None)
+
+    # Line --------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def end(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def end_in(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._abort)
+
+    def _abort(self) -> None:
+        if self._transport is not None and not self._lost:
+            self._transport.abort()
+
+    def stop_reading(self) -> None:
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+
+def _address(name: object) -> tuple[str, int]:
+    if isinstance(name, tuple) and len(name) >= 2:
+        return str(name[0]), int(name[1])
+    return "", 0
+
+
+class AmqpServer:
+    """Listens, beats the hearts of its sessions, and lets them go."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.sessions: dict[Session, None] = {}
+        self._server: asyncio.Server | None = None
+        self._beat: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self), host, port, backlog=BACKLOG
+        )
+        self._schedule_beat()
+        self.broker.alarms.subscribe(self._on_alarm)
+        bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+        return bound
+
+    def _schedule_beat(self) -> None:
+        self._beat = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat_all)
+
+    def _beat_all(self) -> None:
+        now = self.broker.clock.monotonic()
+        for session in list(self.sessions):
+            session.beat(now)
+        self._schedule_beat()
+
+    def _on_alarm(self, reason: str) -> None:
+        for session in list(self.sessions):
+            if reason:
+                session.block(reason)
+            else:
+                session.unblock()
+
+    async def stop(self, reason: str = "broker is shutting down") -> None:
+        """Stop accepting, ask clients to go, wait a moment, cut off the rest."""
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._server is not None:
+            self._server.close()
+        for session in list(self.sessions):
+            session.close(reason)
+        deadline = asyncio.get_running_loop().time() + 2.0
+        while self.sessions and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        for session in list(self.sessions):
+            session.line.end_in(0)
+        await asyncio.sleep(0)

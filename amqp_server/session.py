@@ -1,0 +1,442 @@
+"""A connection's meaning: log in, tune, open, channels come and go, and it ends exactly once.
+
+The wire calls in; what is to be said gathers in `out` and is written once per loop turn. A soft
+error closes its channel and nothing else; a hard one leaves through `receive` and closes the
+connection; anything else is our bug: logged once, closed with internal-error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from amqp_server.channel import Channel
+from amqp_server.codec import (
+    HEARTBEAT_FRAME,
+    PROTOCOL_HEADER,
+    ChannelOpenOk,
+    Method,
+    Publish,
+    commands,
+    encode_method,
+)
+from amqp_server.login import credentials, server_properties
+from amqp_server.wire import (
+    BadProtocolHeader,
+    ChannelState,
+    ConnectionState,
+    Wire,
+    WireChannel,
+)
+from leveret.broker import Broker, User, VirtualHost
+from leveret.model.errors import (
+    BrokerError,
+    ConnectionForced,
+    NotAllowed,
+    ReplyCode,
+)
+from leveret.model.message import Message
+from queues import HeldQueue
+
+log = logging.getLogger("leveret.amqp")
+
+FLUSH_AT = 64 * 1024
+SMALLEST_FRAME_MAX = 4096
+CLOSE_GRACE_SECONDS = 5.0
+REFUSED_LOGIN_SECONDS = 3.0
+_NOBODY = User("", "")
+
+
+class Line(Protocol):
+    """The transport as the session needs it."""
+
+    peer: tuple[str, int]
+    local: tuple[str, int]
+
+    def write(self, data: bytes) -> None: ...
+
+    def end(self) -> None:
+        """Close once everything written has gone out."""
+
+    def end_in(self, seconds: float) -> None: ...
+
+    def stop_reading(self) -> None: ...
+
+    def go_on_reading(self) -> None: ...
+
+
+class Session:
+    def __init__(self, broker: Broker, line: Line) -> None:
+        self.broker = broker
+        self.line = line
+        self.wire = Wire(self, broker.settings.max_message_size)
+        self.name = f"{line.peer[0]}:{line.peer[1]} -> {line.local[0]}:{line.local[1]}"
+        self.user = _NOBODY
+        self.vhost: VirtualHost = broker.vhosts[next(iter(broker.vhosts))]
+        self.channels: dict[int, Channel] = {}
+        self.exclusive_queues: dict[str, HeldQueue] = {}
+        self.client_properties: dict[str, Any] = {}
+        self.capabilities: dict[str, Any] = {}
+        self.mechanism = ""
+        self.frame_max = SMALLEST_FRAME_MAX
+        self.channel_max = broker.settings.channel_max
+        self.heartbeat = 0
+        self.now_ms = self.connected_ms = broker.clock.wall_ms()
+        self.out: list[bytes] = []
+        self.out_size = 0
+        self.writable = True
+        self.blocked = False
+        self.publishes = False
+        self.received = self.sent = 0
+        self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
+        self._confirming: dict[Channel, None] = {}
+        self._ended = False
+
+    def __repr__(self) -> str:
+        return f"<Session {self.name} {self.wire.state.name} channels={len(self.channels)}>"
+
+    # Bytes -------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        self.received += len(data)
+        self.last_received = self.broker.clock.monotonic()
+        self.now_ms = self.broker.clock.wall_ms()
+        try:
+            self.wire.receive(data)
+        except BadProtocolHeader:
+            self.line.write(PROTOCOL_HEADER)
+            self.line.end()
+        except BrokerError as error:
+            self.fail(error)
+        except Exception:
+            log.exception("unexpected error on %s", self.name)
+            self.fail(BrokerError("internal error"))
+
+    def send(self, frame: bytes) -> None:
+        self.out.append(frame)
+        self.wrote(len(frame))
+
+    def wrote(self, size: int) -> None:
+        """So many octets have been put into `out`."""
+        self.out_size += size
+        if self.out_size > FLUSH_AT:
+            self.flush()
+        else:
+            self.broker.turn.speak(self)
+
+    def confirm(self, channel: Channel) -> None:
+        """This channel has confirms to send at the end of the turn."""
+        self._confirming[channel] = None
+        self.broker.turn.speak(self)
+
+    def flush(self) -> None:
+        if self._confirming:
+            for channel in self._confirming:
+                if channel.confirms is not None and not channel.closed:
+                    self.out.append(channel.confirms.answers())
+            self._confirming.clear()
+        if self.out:
+            data = b"".join(self.out)
+            self.out.clear()
+            self.out_size = 0
+            self.sent += len(data)
+            self.last_sent = self.last_received
+            self.line.write(data)
+
+    def pause(self) -> None:
+        """The socket is full: no consumer here has credit until it drains."""
+        self.writable = False
+
+    def resume(self) -> None:
+        self.writable = True
+        for channel in self.channels.values():
+            for consumer in channel.consumers.values():
+                self.broker.turn.touch(consumer.queue)
+            if channel.reply_queue is not None:
+                self.broker.turn.touch(channel.reply_queue)
+
+    def beat(self, now: float) -> None:
+        """Called a few times a second: log-in limit, heartbeats both ways."""
+        if self.wire.state is not ConnectionState.OPEN:
+            if now - self.connected > self.broker.settings.handshake_timeout:
+                self.line.end()
+            return
+        interval = self.heartbeat
+        if not interval:
+            return
+        if now - self.last_received > 2.5 * interval and not self.blocked:
+            log.warning("%s: no heartbeat for %d s, closing", self.name, int(2.5 * interval))
+            self.end()
+            self.line.end()
+        elif now - self.last_sent >= interval / 2:
+            self.last_sent = now
+            self.line.write(HEARTBEAT_FRAME)
+
+    # From the wire -----------------------------------------------------------------------------
+
+    def on_header(self) -> None:
+        start = commands.Connection.Start(
+            0, 9, server_properties(self.broker), "PLAIN AMQPLAIN", "en_US"
+        )
+        self._say(0, start)
+
+    def on_publish(self, channel: int, publish: Publish, message: Message) -> None:
+        if not self.publishes:
+            self._starts_publishing()
+        meant = self.channels[channel]
+        try:
+            if meant.inbox is None:
+                meant.on_publish(publish, message)
+            else:
+                meant.inbox.append(lambda: meant.on_publish(publish, message))
+        except BrokerError as error:
+            self.wire.last_method = (60, 40)
+            self.refuse(channel, error)
+
+    def on_ack(self, channel: int, tag: int, multiple: bool) -> None:
+        meant = self.channels[channel]
+        try:
+            if meant.inbox is None:
+                meant.on_ack(tag, multiple)
+            else:
+                meant.inbox.append(lambda: meant.on_ack(tag, multiple))
+        except BrokerError as error:
+            self.refuse(channel, error)
+
+    def on_refused_content(self, channel: int, error: BrokerError) -> None:
+        self.wire.last_method = (60, 40)
+        self.refuse(channel, error)
+
+    def on_method(self, channel: int, method: Method, table: bytes) -> None:
+        if channel == 0:
+            _CONNECTION_HANDLERS[type(method)](self, method)
+        elif isinstance(method, commands.Channel.Open):
+            self._open_channel(channel)
+        elif isinstance(method, commands.Channel.CloseOk):
+            self._channel_closed(channel)
+        else:
+            meant = self.channels.get(channel)
+            if meant is not None and meant.inbox is not None:
+                meant.inbox.append(lambda: self._handle(channel, method, table))
+            else:
+                self._handle(channel, method, table)
+
+    def _handle(self, channel: int, method: Method, table: bytes) -> None:
+        if isinstance(method, commands.Channel.Close):
+            self._close_channel(channel)
+            return
+        meant = self.channels.get(channel)
+        if meant is None:
+            return
+        try:
+            meant.on_method(method, table)
+        except BrokerError as error:
+            self.wire.last_method = (method.index >> 16, method.index & 0xFFFF)
+            self.refuse(channel, error)
+
+    def run(self, channel: int, call: Callable[[], None]) -> None:
+        """Go on with something a channel had put off, with the same care for errors."""
+        if self._ended:
+            return
+        try:
+            call()
+        except BrokerError as error:
+            if error.closes_channel_only:
+                self.refuse(channel, error)
+            else:
+                self.fail(error)
+
+    # Channels ----------------------------------------------------------------------------------
+
+    def _open_channel(self, number: int) -> None:
+        if len(self.channels) >= self.channel_max:
+            raise NotAllowed(f"number of channels opened has reached channel_max {self.channel_max}")
+        self.wire.channels[number] = WireChannel()
+        self.channels[number] = Channel(self, number)
+        self.broker.counters.channels_opened += 1
+        self._say(number, ChannelOpenOk(""))
+
+    def _close_channel(self, number: int) -> None:
+        """The client closes it (perhaps while we do)."""
+        self._end_channel(number)
+        del self.wire.channels[number]
+        self._say(number, commands.Channel.CloseOk())
+
+    def _channel_closed(self, number: int) -> None:
+        """The client answered our close: the number is free."""
+        if self.wire.channels[number].state is ChannelState.CLOSING:
+            del self.wire.channels[number]
+
+    def refuse(self, number: int, error: BrokerError) -> None:
+        """Close one channel because of what was asked on it."""
+        if not error.closes_channel_only:
+            raise error
+        held = self.wire.channels.get(number)
+        if held is None or held.state is ChannelState.CLOSING:
+            return
+        held.state, held.publish = ChannelState.CLOSING, None
+        class_id, method_id = self.wire.last_method
+        log.info("%s channel %d: %s", self.name, number, error.reply_text)
+        close = commands.Channel.Close(int(error.code), error.reply_text, class_id, method_id)
+        self._end_channel(number)
+        self._say(number, close)
+
+    def _end_channel(self, number: int) -> None:
+        channel = self.channels.pop(number, None)
+        if channel is not None:
+            if channel in self._confirming:
+                self.flush()
+            channel.close()
+            self.broker.counters.channels_closed += 1
+
+    # The connection ----------------------------------------------------------------------------
+
+    def _say(self, channel: int, method: Method) -> None:
+        self.send(encode_method(channel, method))
+
+    def _start_ok(self, method: Any) -> None:
+        self.client_properties = dict(method.client_properties or {})
+        capabilities = self.client_properties.get("capabilities")
+        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
+        self.mechanism = method.mechanism
+        name, password = credentials(method.mechanism, method.response)
+        user = self.broker.users.authenticate(name, password, self.line.peer[0])
+        if user is None:
+            self._refuse_login(method.mechanism)
+            return
+        self.user = user
+        settings = self.broker.settings
+        self.wire.state = ConnectionState.AWAIT_TUNE_OK
+        self._say(
+            0, commands.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat)
+        )
+
+    def _refuse_login(self, mechanism: str) -> None:
+        log.warning("%s: login refused (%s)", self.name, mechanism)
+        if self.capabilities.get("authentication_failure_close") is True:
+            raise BrokerError(
+                f"Login was refused using authentication mechanism {mechanism}. "
+                "For details see the broker logfile.",
+                ReplyCode.ACCESS_REFUSED,
+            )
+        self.wire.state = ConnectionState.CLOSED
+        self.line.stop_reading()
+        self.line.end_in(REFUSED_LOGIN_SECONDS)
+
+    def _tune_ok(self, method: Any) -> None:
+        settings = self.broker.settings
+        _negotiate("channel_max", method.channel_max, 1, settings.channel_max)
+        _negotiate("frame_max", method.frame_max, SMALLEST_FRAME_MAX, settings.frame_max)
+        self.channel_max, self.frame_max = method.channel_max, method.frame_max
+        self.wire.frame_limit = method.frame_max
+        self.heartbeat = method.heartbeat
+        self.wire.state = ConnectionState.AWAIT_OPEN
+
+    def _open(self, method: Any) -> None:
+        name = method.virtual_host
+        vhost = self.broker.vhosts.get(name)
+        if vhost is None:
+            raise NotAllowed(f"vhost {name} not found")
+        if not self.broker.users.may_enter(self.user.name, name):
+            raise NotAllowed(f"access to vhost '{name}' refused for user '{self.user.name}'")
+        self.vhost = vhost
+        self.wire.state = ConnectionState.OPEN
+        self.broker.connections[self] = None
+        self.broker.counters.connections_opened += 1
+        log.info("%s: user %r opened vhost %r", self.name, self.user.name, name)
+        self._say(0, commands.Connection.OpenOk())
+
+    def _update_secret(self, method: Any) -> None:
+        self._say(0, commands.Connection.UpdateSecretOk())
+
+    def _close(self, method: Any) -> None:
+        """The client goes: exclusive queues are gone before it is told close-ok."""
+        self.end()
+        self._say(0, commands.Connection.CloseOk())
+        self.wire.state = ConnectionState.CLOSED
+        self.flush()
+        self.line.end()
+
+    def _close_ok(self, method: Any) -> None:
+        self.wire.state = ConnectionState.CLOSED
+        self.line.end()
+
+    def fail(self, error: BrokerError) -> None:
+        """Close the connection because of what the peer did (or because we must)."""
+        if self.wire.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+            return
+        if self.wire.state is ConnectionState.AWAIT_HEADER:
+            self.line.end()
+            return
+        class_id, method_id = (
+            self.wire.last_method if not isinstance(error, ConnectionForced) else (0, 0)
+        )
+        log.warning("%s: closing: %s", self.name, error.reply_text)
+        self.end()
+        self.wire.state = ConnectionState.CLOSING
+        self._say(
+            0,
+            commands.Connection.Close(int(error.code), error.reply_text, class_id, method_id),
+        )
+        self.flush()
+        self.line.end_in(CLOSE_GRACE_SECONDS)
+
+    def close(self, reason: str) -> None:
+        """An operator, or the end of the broker, closes it."""
+        self.fail(ConnectionForced(reason))
+
+    def end(self) -> None:
+        """Give back everything this connection held. Twice is free."""
+        if self._ended:
+            return
+        self._ended = True
+        for number in list(self.channels):
+            self._end_channel(number)
+        for queue in list(self.exclusive_queues.values()):
+            self.vhost.forget_queue(queue)
+        if self.broker.connections.pop(self, _MISSING) is not _MISSING:
+            self.broker.counters.connections_closed += 1
+
+    # Blocking publishers -----------------------------------------------------------------------
+
+    def _starts_publishing(self) -> None:
+        self.publishes = True
+        if self.broker.alarms.reason:
+            self.block(self.broker.alarms.reason)
+
+    def block(self, reason: str) -> None:
+        """An alarm: a publishing connection is not read until it has gone."""
+        if self.publishes and not self.blocked:
+            self.blocked = True
+            if self.capabilities.get("connection.blocked") is True:
+                self._say(0, commands.Connection.Blocked(reason))
+            self.line.stop_reading()
+
+    def unblock(self) -> None:
+        if self.blocked:
+            self.blocked = False
+            self.last_received = self.broker.clock.monotonic()
+            if self.capabilities.get("connection.blocked") is True:
+                self._say(0, commands.Connection.Unblocked())
+            self.line.go_on_reading()
+
+    @property
+    def wants_cancel_notify(self) -> bool:
+        return self.capabilities.get("consumer_cancel_notify") is True
+
+
+def _negotiate(name: str, value: int, lowest: int, offered: int) -> None:
+    if value < lowest or value > offered:
+        raise NotAllowed(f"negotiated {name} {value} is outside {lowest} to {offered}")
+
+
+_MISSING = object()
+_CONNECTION_HANDLERS: dict[type[Method], Callable[[Session, Any], None]] = {
+    commands.Connection.StartOk: Session._start_ok,
+    commands.Connection.TuneOk: Session._tune_ok,
+    commands.Connection.Open: Session._open,
+    commands.Connection.Close: Session._close,
+    commands.Connection.CloseOk: Session._close_ok,
+    commands.Connection.UpdateSecret: Session._update_secret,
+}

@@ -1,0 +1,53 @@
+"""A transaction: publishes and settlements kept back until commit, then joined to one batch.
+
+A commit happens within one loop turn, so all of it is in one batch of the store, and a batch is
+there whole or not at all after a crash.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqp_server.codec import Publish
+from leveret.broker import Plan
+from leveret.model.message import Message
+from queues import Outcome
+
+if TYPE_CHECKING:
+    from amqp_server.channel import Channel, Unacked
+
+
+class Transaction:
+    def __init__(self) -> None:
+        self._publishes: list[tuple[Publish, Plan, Message]] = []
+        self._settlements: list[tuple[dict[int, Unacked], Outcome]] = []
+
+    def publish(self, publish: Publish, plan: Plan, message: Message) -> None:
+        self._publishes.append((publish, plan, message))
+
+    def settle(self, chosen: dict[int, Unacked], outcome: Outcome) -> None:
+        self._settlements.append((chosen, outcome))
+
+    def held(self) -> dict[int, Unacked]:
+        """Deliveries whose settlement waits for the commit."""
+        held: dict[int, Unacked] = {}
+        for chosen, _ in self._settlements:
+            held.update(chosen)
+        return held
+
+    def commit(self, channel: Channel) -> None:
+        publishes, self._publishes = self._publishes, []
+        settlements, self._settlements = self._settlements, []
+        for publish, plan, message in publishes:
+            if plan.version != channel.vhost.version:
+                plan = channel.vhost.still_there(plan)
+            channel.route(publish.mandatory, plan, message)
+        for chosen, outcome in settlements:
+            channel.settle_all(chosen, outcome)
+
+    def rollback(self, channel: Channel) -> None:
+        """Forget publishes and settlements: the deliveries are unacked again, in order."""
+        self._publishes.clear()
+        restored = {**self.held(), **channel.unacked}
+        channel.unacked = dict(sorted(restored.items()))
+        self._settlements.clear()

@@ -1,0 +1,370 @@
+"""The wire floor: bytes in, calls on a sink out. No sockets, no clock, no vhosts.
+
+What may come when is the two tables below: a connection state allows certain methods on channel 0,
+and every other method needs an open channel. A missing entry is a ProtocolError with its reply
+code. Content (method, header, body frames) is assembled per channel; when all three lie in the
+buffer together, which is the common case, they are taken as one slice without any state.
+
+Only BrokerError leaves `receive`: what the peer broke, or what the sink refused so hard that the
+connection must close. Everything before the offending frame has then been handed over; after the
+close was sent only connection.close and close-ok are listened to, and nothing at all once framing
+itself was lost.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from enum import Enum, auto
+from typing import Protocol
+
+from amqp_server.codec import (
+    ACK_ID,
+    FRAME_BODY,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    PROTOCOL_HEADER,
+    PUBLISH_ID,
+    Method,
+    Publish,
+    commands,
+    decode_method,
+    decode_publish,
+)
+from leveret.model.errors import BrokerError, PreconditionFailed, ProtocolError, ReplyCode
+from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Message
+
+FRAME_LIMIT_BEFORE_TUNE = 8192
+HARD_MESSAGE_LIMIT = 512 * 1024 * 1024
+_KNOWN_PUBLISHES = 2048
+
+_FRAME = struct.Struct(">BHI")
+_CONTENT = struct.Struct(">BHIHHQ")
+_ACK = struct.Struct(">QB")
+
+
+class ConnectionState(Enum):
+    AWAIT_HEADER = auto()
+    AWAIT_START_OK = auto()
+    AWAIT_TUNE_OK = auto()
+    AWAIT_OPEN = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+_ANY_TIME = frozenset({commands.Connection.Close, commands.Connection.CloseOk})
+_LEGAL_ON_CHANNEL_0: dict[ConnectionState, frozenset[type[Method]]] = {
+    ConnectionState.AWAIT_START_OK: frozenset({commands.Connection.StartOk}) | _ANY_TIME,
+    ConnectionState.AWAIT_TUNE_OK: frozenset({commands.Connection.TuneOk}) | _ANY_TIME,
+    ConnectionState.AWAIT_OPEN: frozenset({commands.Connection.Open}) | _ANY_TIME,
+    ConnectionState.OPEN: frozenset({commands.Connection.UpdateSecret}) | _ANY_TIME,
+    ConnectionState.CLOSING: _ANY_TIME,
+    ConnectionState.CLOSED: frozenset(),
+}
+_CONNECTION_CLASS = 10
+
+
+class ChannelState(Enum):
+    OPEN = auto()
+    CLOSING = auto()
+
+
+class WireChannel:
+    """The wire's view of one channel: may it speak, and which content is half here."""
+
+    __slots__ = ("missing", "parts", "publish", "sizes", "state")
+
+    def __init__(self) -> None:
+        self.state = ChannelState.OPEN
+        self.publish: Publish | None = None
+        self.parts: list[bytes] = []
+        self.sizes = (0, 0)
+        self.missing = -1  # body octets still to come; -1 while the header is awaited
+
+
+class WireSink(Protocol):
+    """What the meaning floor offers the wire."""
+
+    def on_header(self) -> None: ...
+
+    def on_method(self, channel: int, method: Method, table: bytes) -> None: ...
+
+    def on_publish(self, channel: int, publish: Publish, message: Message) -> None: ...
+
+    def on_ack(self, channel: int, tag: int, multiple: bool) -> None: ...
+
+    def on_refused_content(self, channel: int, error: BrokerError) -> None: ...
+
+
+class BadProtocolHeader(ProtocolError):
+    """The peer does not speak AMQP 0-9-1."""
+
+
+class Wire:
+    """One connection's frames."""
+
+    def __init__(self, sink: WireSink, max_message_size: int) -> None:
+        self.sink = sink
+        self.max_message_size = max_message_size
+        self.state = ConnectionState.AWAIT_HEADER
+        self.frame_limit = FRAME_LIMIT_BEFORE_TUNE
+        self.channels: dict[int, WireChannel] = {}
+        self.last_method: tuple[int, int] = (0, 0)
+        self._rest = b""
+        self._after = 0  # where reading goes on when the frame at hand is refused
+        self._deaf = False
+        self._publishes: dict[bytes, Publish] = {}
+
+    def __repr__(self) -> str:
+        return f"<Wire {self.state.name} channels={len(self.channels)} rest={len(self._rest)}B>"
+
+    @property
+    def buffered(self) -> int:
+        return len(self._rest)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the peer and hand over what is complete."""
+        if self._deaf:
+            return
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        position = 0
+        if self.state is ConnectionState.AWAIT_HEADER:
+            position = self._protocol_header(data)
+            if position == 0:
+                self._rest = data
+                return
+        try:
+            self._rest = data[self._frames(data, position) :]
+        except BrokerError:
+            self._rest = data[self._after :]
+            raise
+
+    def _protocol_header(self, data: bytes) -> int:
+        if data[:8] != PROTOCOL_HEADER[: len(data)]:
+            raise BadProtocolHeader("peer does not speak AMQP 0-9-1")
+        if len(data) < 8:
+            return 0
+        self.state = ConnectionState.AWAIT_START_OK
+        self.sink.on_header()
+        return 8
+
+    def _frames(self, data: bytes, position: int) -> int:
+        """Handle every whole frame from `position` on; return where the first partial one starts."""
+        size_of, end = _FRAME.unpack_from, len(data)
+        while end - position >= FRAME_OVERHEAD:
+            kind, channel, size = size_of(data, position)
+            if size > self.frame_limit:
+                self._lose_sync(f"frame of {size} octets is larger than {self.frame_limit}")
+            last = position + 7 + size
+            if last >= end:
+                break
+            if data[last] != 0xCE:
+                self._lose_sync("frame does not end with its end octet")
+            self._after = last + 1
+            if kind == FRAME_METHOD:
+                method_id = data[position + 7 : position + 11]
+                if method_id == PUBLISH_ID and self.state is ConnectionState.OPEN:
+                    position = self._publish(data, position, last, channel)
+                    continue
+                if method_id == ACK_ID and size == 13:
+                    self._ack(data, position, channel)
+                else:
+                    self._method(channel, data[position + 7 : last])
+            elif self.state is not ConnectionState.CLOSING:
+                self._other_frame(kind, channel, data, position, last)
+            if self.state is ConnectionState.CLOSED:
+                return end
+            position = last + 1
+        return position
+
+    def _lose_sync(self, reason: str) -> None:
+        self._deaf = True
+        self._after = sys.maxsize
+        raise ProtocolError(reason)
+
+    # Content -----------------------------------------------------------------------------------
+
+    def _publish(self, data: bytes, position: int, last: int, channel: int) -> int:
+        """basic.publish; when its content follows in the same buffer, take all of it at once."""
+        held = self.channels.get(channel)
+        if held is None or held.publish is not None or held.state is ChannelState.CLOSING:
+            return self._publish_out_of_turn(channel, held, last)
+        method_frame = data[position:last]
+        publish = self._publishes.get(method_frame)
+        if publish is None:
+            publish = self._learn_publish(method_frame)
+        start = last + 1
+        if len(data) - start >= 20:
+            kind, same, size, class_id, weight, body_size = _CONTENT.unpack_from(data, start)
+            body_start = start + size + FRAME_OVERHEAD
+            stop: int = body_start + body_size + FRAME_OVERHEAD if body_size else body_start
+            if (
+                kind == FRAME_HEADER
+                and same == channel
+                and class_id == BASIC_CLASS
+                and weight == 0
+                and stop <= len(data)
+                and size <= self.frame_limit
+                and data[body_start - 1] == 0xCE
+                and (body_size == 0 or self._is_one_body(data, body_start, channel, body_size))
+                and body_size <= self.max_message_size
+            ):
+                self._after = stop
+                message = Message(publish.address, channel, data[start:stop], size, body_size)
+                self.sink.on_publish(channel, publish, message)
+                return stop
+        held.publish = publish
+        held.missing = -1
+        return start
+
+    def _is_one_body(self, data: bytes, start: int, channel: int, size: int) -> bool:
+        return (
+            size <= self.frame_limit
+            and _FRAME.unpack_from(data, start) == (FRAME_BODY, channel, size)
+            and data[start + 7 + size] == 0xCE
+        )
+
+    def _publish_out_of_turn(self, channel: int, held: WireChannel | None, last: int) -> int:
+        self.last_method = (60, 40)
+        if held is None:
+            self._refuse_closed_channel(channel)
+        elif held.state is not ChannelState.CLOSING:
+            self._refuse_in_content()
+        return last + 1
+
+    def _learn_publish(self, method_frame: bytes) -> Publish:
+        self.last_method = (60, 40)
+        publish = decode_publish(method_frame[7:])
+        if len(self._publishes) >= _KNOWN_PUBLISHES:
+            self._publishes.clear()
+        self._publishes[method_frame] = publish
+        return publish
+
+    def _other_frame(self, kind: int, channel: int, data: bytes, position: int, last: int) -> None:
+        if kind == FRAME_HEARTBEAT:
+            self._heartbeat(channel, last - position - 7)
+        elif kind == FRAME_HEADER or kind == FRAME_BODY:
+            held = self.channels.get(channel)
+            if held is None:
+                self._refuse_content_frame(channel)
+            elif held.state is ChannelState.OPEN:
+                take = self._content_header if kind == FRAME_HEADER else self._content_body
+                take(channel, held, data[position : last + 1])
+        else:
+            raise ProtocolError(f"unknown frame type {kind}")
+
+    def _heartbeat(self, channel: int, size: int) -> None:
+        if channel != 0:
+            raise ProtocolError("heartbeat on a channel", ReplyCode.UNEXPECTED_FRAME)
+        if size != 0:
+            raise ProtocolError("heartbeat with a payload")
+
+    def _content_header(self, channel: int, held: WireChannel, frame: bytes) -> None:
+        if held.publish is None or held.missing != -1:
+            raise ProtocolError("content header out of turn", ReplyCode.UNEXPECTED_FRAME)
+        if len(frame) < 22:
+            raise ProtocolError("content header is cut off")
+        _, _, size, class_id, weight, body_size = _CONTENT.unpack_from(frame)
+        if class_id != BASIC_CLASS or weight != 0:
+            raise ProtocolError("content header of another class", ReplyCode.UNEXPECTED_FRAME)
+        if body_size > HARD_MESSAGE_LIMIT:
+            raise ProtocolError(f"message of {body_size} octets announced")
+        if body_size > self.max_message_size:
+            held.publish = None
+            self.sink.on_refused_content(
+                channel,
+                PreconditionFailed(
+                    f"message size {body_size} is larger than max size {self.max_message_size}"
+                ),
+            )
+            return
+        held.parts, held.sizes, held.missing = [frame], (size, body_size), body_size
+        self._finish_content(channel, held)
+
+    def _content_body(self, channel: int, held: WireChannel, frame: bytes) -> None:
+        if held.publish is None or held.missing == -1:
+            raise ProtocolError("content body out of turn", ReplyCode.UNEXPECTED_FRAME)
+        size = len(frame) - FRAME_OVERHEAD
+        if size > held.missing:
+            raise ProtocolError("content body is longer than announced")
+        if size:
+            held.parts.append(frame)
+            held.missing -= size
+        self._finish_content(channel, held)
+
+    def _finish_content(self, channel: int, held: WireChannel) -> None:
+        if held.missing:
+            return
+        publish, parts = held.publish, held.parts
+        held.publish, held.parts, held.missing = None, [], -1
+        if publish is not None:
+            message = Message(publish.address, channel, b"".join(parts), *held.sizes)
+            self.sink.on_publish(channel, publish, message)
+
+    # Methods -----------------------------------------------------------------------------------
+
+    def _ack(self, data: bytes, position: int, channel: int) -> None:
+        held = self.channels.get(channel)
+        if held is None or held.publish is not None:
+            self._method(channel, data[position + 7 : position + 20])
+        elif held.state is ChannelState.OPEN:
+            tag, bits = _ACK.unpack_from(data, position + 11)
+            self.last_method = (60, 80)
+            self.sink.on_ack(channel, tag, bool(bits & 1))
+
+    def _method(self, channel: int, payload: bytes) -> None:
+        if len(payload) >= 4:
+            self.last_method = struct.unpack_from(">HH", payload)
+        if self.state is ConnectionState.CLOSING and self.last_method[0] != _CONNECTION_CLASS:
+            return
+        if channel == 0:
+            self._connection_method(payload)
+        else:
+            self._channel_method(channel, payload)
+
+    def _connection_method(self, payload: bytes) -> None:
+        method, table = decode_method(payload)
+        if type(method) not in _LEGAL_ON_CHANNEL_0[self.state]:
+            raise ProtocolError(
+                f"{method.name} is not expected on channel 0 now", ReplyCode.CHANNEL_ERROR
+            )
+        self.sink.on_method(0, method, table)
+
+    def _channel_method(self, channel: int, payload: bytes) -> None:
+        if self.last_method[0] == _CONNECTION_CLASS:
+            raise ProtocolError("connection method on a channel", ReplyCode.COMMAND_INVALID)
+        if self.state is not ConnectionState.OPEN:
+            raise ProtocolError("connection is not open", ReplyCode.CHANNEL_ERROR)
+        held = self.channels.get(channel)
+        opens = self.last_method == (20, 10)
+        if held is None and not opens:
+            self._refuse_closed_channel(channel)
+        if held is not None:
+            if held.state is ChannelState.CLOSING:
+                self._closing_channel_method(channel, payload)
+                return
+            if opens:
+                raise ProtocolError("second 'channel.open' seen", ReplyCode.CHANNEL_ERROR)
+            if held.publish is not None:
+                self._refuse_in_content()
+        method, table = decode_method(payload)
+        self.sink.on_method(channel, method, table)
+
+    def _closing_channel_method(self, channel: int, payload: bytes) -> None:
+        if self.last_method == (20, 40) or self.last_method == (20, 41):
+            method, table = decode_method(payload)
+            self.sink.on_method(channel, method, table)
+
+    def _refuse_closed_channel(self, channel: int) -> None:
+        raise ProtocolError("expected 'channel.open'", ReplyCode.CHANNEL_ERROR)
+
+    def _refuse_content_frame(self, channel: int) -> None:
+        code = ReplyCode.UNEXPECTED_FRAME if channel == 0 else ReplyCode.CHANNEL_ERROR
+        raise ProtocolError("content without basic.publish", code)
+
+    def _refuse_in_content(self) -> None:
+        raise ProtocolError("method inside content", ReplyCode.UNEXPECTED_FRAME)

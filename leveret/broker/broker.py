@@ -1,0 +1,234 @@
+"""The hub: virtual hosts, users, and the one order in which things become durable.
+
+Built from a store; `start` takes up what the store holds. Fronts reach everything from here, and
+the hub reaches fronts only through what they registered: connections to be listed or closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+from bindings import Destination, DestinationKind
+from exchange import ExchangeSpec
+from leveret.broker.alarms import Alarms
+from leveret.broker.commits import Commits
+from leveret.broker.turn import Turn
+from leveret.broker.users import Users, hash_password
+from leveret.broker.vhost import VirtualHost
+from leveret.config import Settings
+from leveret.model.arguments import load_arguments
+from leveret.model.clock import Clock, SystemClock
+from leveret.model.counters import Counters
+from leveret.model.history import Keep
+from leveret.model.store import (
+    BindingDefinition,
+    Committed,
+    Definition,
+    ExchangeDefinition,
+    Failed,
+    OnCommitted,
+    OnFailed,
+    PermissionDefinition,
+    QueueDefinition,
+    Recovered,
+    Store,
+    TopicPermissionDefinition,
+    UserDefinition,
+    VhostDefinition,
+)
+from queues import ClassicQueue, HeldQueue, QueueSpec
+from queues.journal import Journal
+
+log = logging.getLogger("leveret.broker")
+
+T = TypeVar("T")
+MakeStore = Callable[[OnCommitted, OnFailed], Store]
+DEFAULT_VHOST = "/"
+
+
+class ConnectionEntry(Protocol):
+    """A client connection as management sees it."""
+
+    name: str
+
+    def close(self, reason: str) -> None:
+        """Ask the client to go: connection.close 320 with this reason."""
+
+
+class Broker:
+    def __init__(
+        self, settings: Settings, make_store: MakeStore, clock: Clock | None = None
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.commits = Commits()
+        self.alarms = Alarms()
+        self.counters = Counters()
+        self.store = make_store(self._committed, self._failed)
+        self.users = Users(self.store)
+        self.users.guest_from_anywhere = settings.allow_remote_guest
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.connections: dict[ConnectionEntry, None] = {}
+        self.turn = Turn(lambda call: asyncio.get_running_loop().call_soon(call), self._flush)
+        self.queue_ids = itertools.count(1)
+        self.origin_ids = itertools.count(1)
+        self.started_ms = self.clock.wall_ms()
+
+    def __repr__(self) -> str:
+        return f"<Broker vhosts={len(self.vhosts)} connections={len(self.connections)}>"
+
+    # Starting and stopping ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take up what the store holds; on a new store, make the defaults."""
+        recovered = self.store.recover()
+        self.commits.committed = self.store.committed
+        self.queue_ids = itertools.count(recovered.last_queue_id + 1)
+        self.origin_ids = itertools.count(recovered.last_origin_id + 1)
+        self._take_up(recovered)
+        if not self.vhosts:
+            self._make_defaults()
+
+    def _make_defaults(self) -> None:
+        self.add_vhost(DEFAULT_VHOST)
+        name = self.settings.default_user
+        if name:
+            password = hash_password(self.settings.default_password)
+            self.users.put_user(name, password, ("administrator",))
+            self.users.set_permission(
+                PermissionDefinition(name, DEFAULT_VHOST, ".*", ".*", ".*")
+            )
+        self.turn.schedule()
+
+    async def stop(self) -> None:
+        """Everything taken is committed; queues write where they stopped."""
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                queue.close(deleted=False)
+        await self.store.close()
+
+    # Virtual hosts -----------------------------------------------------------------------------
+
+    def add_vhost(self, name: str, options: str = "{}") -> VirtualHost:
+        vhost = self._make_vhost(name)
+        self.store.save(VhostDefinition(name, options))
+        self.turn.schedule()
+        return vhost
+
+    def _make_vhost(self, name: str) -> VirtualHost:
+        vhost = VirtualHost(name, self.store, self._make_queue, self.turn.touch, self.queue_ids)
+        self.vhosts[name] = vhost
+        return vhost
+
+    def delete_vhost(self, name: str) -> None:
+        vhost = self.vhosts.pop(name)
+        for queue in list(vhost.queues.values()):
+            vhost.forget_queue(queue)
+        for exchange in [x for x in vhost.exchanges.values() if not _is_builtin(x.name)]:
+            vhost.delete_exchange(exchange.name)
+        for key in [key for key in self.users.permissions if key[1] == name]:
+            self.users.clear_permission(*key)
+        for topic in [key for key in self.users.topic_permissions if key[1] == name]:
+            self.users.clear_topic_permission(*topic)
+        self.store.delete(VhostDefinition(name))
+        self.turn.schedule()
+
+    def _make_queue(
+        self, vhost: VirtualHost, spec: QueueSpec, definition: QueueDefinition
+    ) -> HeldQueue:
+        return self._classic(spec, definition)
+
+    def _classic(self, spec: QueueSpec, definition: QueueDefinition) -> ClassicQueue:
+        journal = None
+        if definition.durable:
+            journal = Journal(self.store, definition, self.commits.after, Keep.FULL)
+        return ClassicQueue(
+            spec,
+            definition.id,
+            self.turn.touch,
+            journal,
+            self.settings.queue_window,
+            self.settings.queue_window_bytes,
+        )
+
+    # Durability --------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self.store.flush()
+
+    def _committed(self, batch: Committed) -> None:
+        self.commits.advance(batch.mark)
+
+    def _failed(self, batch: Failed) -> None:
+        log.error("batch %d is not durable: %s", batch.mark, batch.error)
+        self.commits.fail(batch.mark)
+
+    # Recovery ----------------------------------------------------------------------------------
+
+    def _take_up(self, recovered: Recovered) -> None:
+        kinds = recovered.definitions
+        for vhost in _of(VhostDefinition, kinds):
+            self._make_vhost(vhost.name)
+        for account in kinds:
+            if isinstance(account, UserDefinition | PermissionDefinition | TopicPermissionDefinition):
+                self.users.recover(account)
+        for exchange in _of(ExchangeDefinition, kinds):
+            self._take_up_exchange(exchange)
+        for queue in _of(QueueDefinition, kinds):
+            self._take_up_queue(queue, recovered)
+        for binding in _of(BindingDefinition, kinds):
+            self._take_up_binding(binding)
+
+    def _take_up_exchange(self, definition: ExchangeDefinition) -> None:
+        vhost = self.vhosts.get(definition.vhost)
+        if vhost is not None:
+            vhost.declare_exchange(
+                ExchangeSpec(
+                    definition.name,
+                    definition.kind,
+                    True,
+                    definition.auto_delete,
+                    definition.internal,
+                    load_arguments(definition.arguments),
+                )
+            )
+
+    def _take_up_queue(self, definition: QueueDefinition, recovered: Recovered) -> None:
+        vhost = self.vhosts.get(definition.vhost)
+        if vhost is None or not definition.durable:
+            return
+        spec = QueueSpec(
+            definition.name,
+            True,
+            False,
+            definition.auto_delete,
+            load_arguments(definition.arguments),
+        )
+        queue = self._make_queue(vhost, spec, definition)
+        if isinstance(queue, ClassicQueue):
+            queue.recover(recovered.live.get(definition.id, ()), recovered.last_message_id)
+        vhost.adopt_queue(queue)
+
+    def _take_up_binding(self, definition: BindingDefinition) -> None:
+        vhost = self.vhosts.get(definition.vhost)
+        kind = DestinationKind(definition.destination_kind)
+        if vhost is None or definition.source not in vhost.exchanges:
+            return
+        vhost.bind(
+            definition.source,
+            Destination(kind, definition.destination),
+            definition.routing_key,
+            load_arguments(definition.arguments),
+        )
+
+
+def _of(kind: type[T], definitions: Iterable[Definition]) -> list[T]:
+    return [definition for definition in definitions if isinstance(definition, kind)]
+
+
+def _is_builtin(name: str) -> bool:
+    return not name or name.startswith("amq.")

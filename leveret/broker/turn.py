@@ -1,0 +1,64 @@
+"""What is done once per loop turn, however many frames came in.
+
+Frames mark queues as touched and connections as having something to say; at the end of the turn
+the touched queues hand out, connections write once each, and the store gets the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from queues import HeldQueue
+
+
+class Output(Protocol):
+    def flush(self) -> None:
+        """Write what has gathered."""
+
+
+class Turn:
+    def __init__(
+        self, soon: Callable[[Callable[[], None]], object], flush_store: Callable[[], None]
+    ) -> None:
+        self._soon = soon
+        self._flush_store = flush_store
+        self._scheduled = False
+        self._queues: list[HeldQueue] = []
+        self._outputs: dict[Output, None] = {}
+
+    def touch(self, queue: HeldQueue) -> None:
+        """This queue may have something to hand out."""
+        if not queue.touched:
+            queue.touched = True
+            self._queues.append(queue)
+            if not self._scheduled:
+                self._schedule()
+
+    def speak(self, output: Output) -> None:
+        """This connection has gathered something to write."""
+        self._outputs[output] = None
+        if not self._scheduled:
+            self._schedule()
+
+    def schedule(self) -> None:
+        """Something joined the store's batch: let the turn end."""
+        if not self._scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._soon(self.end)
+
+    def end(self) -> None:
+        while self._queues:
+            touched, self._queues = self._queues, []
+            for queue in touched:
+                queue.dispatch()
+        self._flush_store()
+        outputs, self._outputs = self._outputs, {}
+        for output in outputs:
+            output.flush()
+        self._scheduled = False
+        if self._queues or self._outputs:
+            self._schedule()

@@ -1,0 +1,178 @@
+"""Users, their passwords and what they may do. Patterns are RE2: linear in their input."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+
+import re2
+
+from leveret.model.errors import AccessRefused, PreconditionFailed
+from leveret.model.store import (
+    PermissionDefinition,
+    Store,
+    TopicPermissionDefinition,
+    UserDefinition,
+)
+
+SHA256 = "rabbit_password_hashing_sha256"
+_LOOPBACK = ("127.", "::1", "localhost", "::ffff:127.")
+
+
+class Right(StrEnum):
+    CONFIGURE = "configure"
+    WRITE = "write"
+    READ = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str
+    password_hash: str
+    hashing: str = SHA256
+    tags: tuple[str, ...] = ()
+
+
+def hash_password(password: str, salt: bytes | None = None) -> str:
+    """RabbitMQ's own form: base64 of a 4-octet salt and SHA-256 over salt and password."""
+    salt = os.urandom(4) if salt is None else salt
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+
+
+def verify_password(user: User, password: str) -> bool:
+    try:
+        stored = base64.b64decode(user.password_hash, validate=True)
+    except ValueError:
+        return False
+    if len(stored) <= 4 or not password:
+        return False
+    expected = hash_password(password, stored[:4])
+    return hmac.compare_digest(expected, user.password_hash)
+
+
+@lru_cache(maxsize=4096)
+def _pattern(text: str) -> re2._Regexp:
+    return re2.compile(text)
+
+
+def check_pattern(text: str) -> None:
+    try:
+        _pattern(text)
+    except re2.error as error:
+        raise PreconditionFailed(f"invalid pattern {text!r}: {error}") from error
+
+
+class Users:
+    """`revision` grows with every change, so that cached answers can be dropped."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.by_name: dict[str, User] = {}
+        self.permissions: dict[tuple[str, str], PermissionDefinition] = {}
+        self.topic_permissions: dict[tuple[str, str, str], TopicPermissionDefinition] = {}
+        self.revision = 0
+        self.guest_from_anywhere = False
+
+    # Logging in --------------------------------------------------------------------------------
+
+    def authenticate(self, name: str, password: str, peer_host: str) -> User | None:
+        user = self.by_name.get(name)
+        if user is None or not verify_password(user, password):
+            return None
+        if name == "guest" and not self.guest_from_anywhere and not _is_loopback(peer_host):
+            return None
+        return user
+
+    # Rights ------------------------------------------------------------------------------------
+
+    def may_enter(self, user: str, vhost: str) -> bool:
+        return (user, vhost) in self.permissions
+
+    def may(self, user: str, vhost: str, right: Right, name: str) -> bool:
+        permission = self.permissions.get((user, vhost))
+        if permission is None:
+            return False
+        pattern: str = getattr(permission, right.value)
+        return bool(pattern) and _pattern(pattern).search(name) is not None
+
+    def require(self, user: str, vhost: str, right: Right, kind: str, name: str) -> None:
+        """Refuse unless the user has this right on the named exchange or queue."""
+        if not self.may(user, vhost, right, name or "amq.default"):
+            shown = f"exchange 'amq.default'" if not name else f"{kind} '{name}'"
+            raise AccessRefused(
+                f"{right} access to {shown} in vhost '{vhost}' refused for user '{user}'"
+            )
+
+    # Changing ----------------------------------------------------------------------------------
+
+    def put_user(
+        self, name: str, password_hash: str, tags: tuple[str, ...], hashing: str = SHA256
+    ) -> User:
+        user = User(name, password_hash, hashing, tags)
+        self.by_name[name] = user
+        self.revision += 1
+        self._store.save(UserDefinition(name, password_hash, hashing, ",".join(tags)))
+        return user
+
+    def set_tags(self, name: str, tags: tuple[str, ...]) -> None:
+        user = replace(self.by_name[name], tags=tags)
+        self.put_user(name, user.password_hash, tags, user.hashing)
+
+    def delete_user(self, name: str) -> None:
+        user = self.by_name.pop(name)
+        for key in [key for key in self.permissions if key[0] == name]:
+            self.clear_permission(*key)
+        for topic in [key for key in self.topic_permissions if key[0] == name]:
+            self.clear_topic_permission(*topic)
+        self.revision += 1
+        self._store.delete(UserDefinition(name, user.password_hash, user.hashing))
+
+    def set_permission(self, permission: PermissionDefinition) -> None:
+        for pattern in (permission.configure, permission.write, permission.read):
+            check_pattern(pattern)
+        self.permissions[permission.user, permission.vhost] = permission
+        self.revision += 1
+        self._store.save(permission)
+
+    def clear_permission(self, user: str, vhost: str) -> None:
+        permission = self.permissions.pop((user, vhost), None)
+        if permission is not None:
+            self.revision += 1
+            self._store.delete(permission)
+
+    def set_topic_permission(self, permission: TopicPermissionDefinition) -> None:
+        check_pattern(permission.write)
+        check_pattern(permission.read)
+        key = (permission.user, permission.vhost, permission.exchange)
+        self.topic_permissions[key] = permission
+        self.revision += 1
+        self._store.save(permission)
+
+    def clear_topic_permission(self, user: str, vhost: str, exchange: str) -> None:
+        permission = self.topic_permissions.pop((user, vhost, exchange), None)
+        if permission is not None:
+            self.revision += 1
+            self._store.delete(permission)
+
+    def recover(
+        self, definition: UserDefinition | PermissionDefinition | TopicPermissionDefinition
+    ) -> None:
+        if isinstance(definition, UserDefinition):
+            tags = tuple(tag for tag in definition.tags.split(",") if tag)
+            self.by_name[definition.name] = User(
+                definition.name, definition.password_hash, definition.hashing, tags
+            )
+        elif isinstance(definition, PermissionDefinition):
+            self.permissions[definition.user, definition.vhost] = definition
+        else:
+            key = (definition.user, definition.vhost, definition.exchange)
+            self.topic_permissions[key] = definition
+
+
+def _is_loopback(host: str) -> bool:
+    return not host or host.startswith(_LOOPBACK)

@@ -1,0 +1,430 @@
+"""A virtual host: its exchanges, queues and bindings, and the way from an address to queues.
+
+`version` grows with every change of the topology; whatever was worked out under an older version
+is worked out again. Durable changes join the store's batch; the caller waits for its mark before
+it says `-ok`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bindings import Binding, Destination, DestinationKind
+from exchange import Exchange, ExchangeSpec, Route, explain_route, route
+from leveret.model.arguments import dump_arguments, require_same, require_same_arguments
+from leveret.model.errors import (
+    AccessRefused,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
+from leveret.model.message import Address
+from leveret.model.store import (
+    BindingDefinition,
+    ExchangeDefinition,
+    QueueDefinition,
+    Store,
+)
+from leveret.model.tables import Table
+from queues import Consumer, HeldQueue, QueueSpec, ReplyQueue
+from queues.spec import check_kind
+
+PREDECLARED = (
+    ("", "direct"),
+    ("amq.direct", "direct"),
+    ("amq.fanout", "fanout"),
+    ("amq.topic", "topic"),
+    ("amq.headers", "headers"),
+    ("amq.match", "headers"),
+)
+TRACE_EXCHANGE = "amq.rabbitmq.trace"
+REPLY_PREFIX = "amq.rabbitmq.reply-to."
+
+COMPARED_QUEUE_ARGUMENTS = (
+    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
+    "x-max-length", "x-max-length-bytes", "x-max-priority", "x-overflow",
+    "x-single-active-consumer", "x-delivery-limit", "x-max-age",
+    "x-stream-max-segment-size-bytes", "x-partitions", "x-cleanup-policy",
+)  # fmt: skip
+
+MakeQueue = Callable[["VirtualHost", QueueSpec, QueueDefinition], HeldQueue]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Where messages for one address go, as long as `version` stands."""
+
+    version: int
+    exchange: Exchange
+    queues: list[HeldQueue]
+    reusable: bool
+    rights: int
+
+
+class VirtualHost:
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        make_queue: MakeQueue,
+        touch: Callable[[HeldQueue], None],
+        queue_ids: Iterator[int],
+    ) -> None:
+        self.name = name
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues: dict[str, HeldQueue] = {}
+        self.reply_queues: dict[str, ReplyQueue] = {}
+        self.version = 0
+        self.queues_declared = self.queues_created = self.queues_deleted = 0
+        self._store = store
+        self._make_queue = make_queue
+        self._touch = touch
+        self._queue_ids = queue_ids
+        self._bindings_to: dict[Destination, dict[Binding, None]] = {}
+        for exchange_name, kind in PREDECLARED:
+            self.exchanges[exchange_name] = Exchange(ExchangeSpec(exchange_name, kind, True))
+        trace = ExchangeSpec(TRACE_EXCHANGE, "topic", durable=True, internal=True)
+        self.exchanges[TRACE_EXCHANGE] = Exchange(trace)
+
+    def __repr__(self) -> str:
+        return (
+            f"<VirtualHost {self.name!r} exchanges={len(self.exchanges)} queues={len(self.queues)}>"
+        )
+
+    # Finding -----------------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> Exchange:
+        found = self.exchanges.get(name)
+        if found is None:
+            raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
+        return found
+
+    def queue(self, name: str, owner: object | None = None) -> HeldQueue:
+        """The queue, unless another connection holds it exclusively."""
+        found = self.queues.get(name)
+        if found is None:
+            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
+        if found.owner is not None and found.owner is not owner:
+            raise ResourceLocked(
+                f"cannot obtain exclusive access to locked {self._q(name)}. It could be originally "
+                "declared on another connection or the exclusive property value does not match "
+                "that of the original declaration."
+            )
+        return found
+
+    def bindings(self) -> Iterator[Binding]:
+        for exchange in self.exchanges.values():
+            yield from exchange.bindings
+
+    def bindings_to(self, destination: Destination) -> list[Binding]:
+        return list(self._bindings_to.get(destination, ()))
+
+    # Exchanges ---------------------------------------------------------------------------------
+
+    def declare_exchange(self, spec: ExchangeSpec) -> Exchange:
+        if not spec.name:
+            raise AccessRefused("operation not permitted on the default exchange")
+        current = self.exchanges.get(spec.name)
+        if current is not None:
+            self._require_same_exchange(current, spec)
+            return current
+        if spec.name.startswith("amq."):
+            raise AccessRefused(f"exchange name '{spec.name}' contains reserved prefix 'amq.*'")
+        _check_name("exchange", spec.name)
+        created = Exchange(spec)
+        self.exchanges[spec.name] = created
+        self.version += 1
+        if spec.durable:
+            self._store.save(self._exchange_definition(spec))
+        return created
+
+    def passive_exchange(self, name: str) -> Exchange:
+        if not name:
+            raise AccessRefused("operation not permitted on the default exchange")
+        return self.exchange(name)
+
+    def _require_same_exchange(self, current: Exchange, spec: ExchangeSpec) -> None:
+        what = f"exchange '{spec.name}' in vhost '{self.name}'"
+        require_same(what, "type", spec.kind, current.spec.kind)
+        require_same(what, "durable", spec.durable, current.spec.durable)
+        require_same(what, "auto_delete", spec.auto_delete, current.spec.auto_delete)
+        require_same(what, "internal", spec.internal, current.spec.internal)
+        require_same_arguments(
+            what, ("alternate-exchange",), (spec.arguments, {}), (current.spec.arguments, {})
+        )
+
+    def delete_exchange(self, name: str, if_unused: bool = False) -> None:
+        if not name:
+            raise AccessRefused("operation not permitted on the default exchange")
+        current = self.exchanges.get(name)
+        if current is None:
+            return
+        if name.startswith("amq."):
+            raise AccessRefused(
+                f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed"
+            )
+        if if_unused and current.bindings:
+            raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
+        self._forget_exchange(current)
+
+    def _forget_exchange(self, exchange: Exchange) -> None:
+        del self.exchanges[exchange.name]
+        self.version += 1
+        for binding in list(exchange.bindings):
+            self._drop_binding(exchange, binding)
+        self._drop_bindings_to(Destination(DestinationKind.EXCHANGE, exchange.name))
+        if exchange.spec.durable:
+            self._store.delete(self._exchange_definition(exchange.spec))
+
+    def _exchange_definition(self, spec: ExchangeSpec) -> ExchangeDefinition:
+        return ExchangeDefinition(
+            self.name,
+            spec.name,
+            spec.kind,
+            spec.auto_delete,
+            spec.internal,
+            dump_arguments(spec.arguments),
+        )
+
+    # Queues ------------------------------------------------------------------------------------
+
+    def declare_queue(self, spec: QueueSpec, owner: object | None = None) -> HeldQueue:
+        """Find or make; an exclusive queue belongs to `owner`."""
+        current = self.queues.get(spec.name)
+        if current is not None:
+            self.queue(spec.name, owner)
+            self._require_same_queue(current, spec)
+            self.queues_declared += 1
+            return current
+        if spec.name.startswith("amq."):
+            raise AccessRefused(f"queue name '{spec.name}' contains reserved prefix 'amq.*'")
+        return self._create_queue(spec, owner)
+
+    def declare_server_named(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
+        name = f"amq.gen-{secrets.token_urlsafe(16)}"
+        named = QueueSpec(
+            name, spec.durable, spec.exclusive, spec.auto_delete, spec.arguments, spec.type_names
+        )
+        return self._create_queue(named, owner)
+
+    def _create_queue(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
+        _check_name("queue", spec.name)
+        check_kind(spec, self._q(spec.name))
+        definition = QueueDefinition(
+            id=next(self._queue_ids),
+            vhost=self.name,
+            name=spec.name,
+            kind=spec.kind,
+            durable=spec.durable and not spec.exclusive,
+            auto_delete=spec.auto_delete,
+            exclusive=spec.exclusive,
+            arguments=dump_arguments(spec.arguments),
+        )
+        created = self._make_queue(self, spec, definition)
+        if definition.durable:
+            self._store.save(definition)
+        self.adopt_queue(created, owner if spec.exclusive else None)
+        self.queues_declared += 1
+        self.queues_created += 1
+        return created
+
+    def adopt_queue(self, queue: HeldQueue, owner: object | None = None) -> None:
+        queue.owner = owner
+        self.queues[queue.name] = queue
+        self.version += 1
+
+    def _require_same_queue(self, current: HeldQueue, spec: QueueSpec) -> None:
+        what, held = self._q(spec.name), current.spec
+        if spec.exclusive != held.exclusive:
+            raise ResourceLocked(
+                f"cannot obtain exclusive access to locked {what}. It could be originally declared "
+                "on another connection or the exclusive property value does not match that of the "
+                "original declaration."
+            )
+        require_same(what, "durable", spec.durable, held.durable)
+        require_same(what, "auto_delete", spec.auto_delete, held.auto_delete)
+        if spec.kind != held.kind:
+            require_same_arguments(
+                what,
+                ("x-queue-type",),
+                ({"x-queue-type": spec.kind}, {"x-queue-type": "longstr"}),
+                ({"x-queue-type": held.kind}, {"x-queue-type": "longstr"}),
+            )
+        require_same_arguments(
+            what,
+            COMPARED_QUEUE_ARGUMENTS,
+            (spec.arguments, spec.type_names),
+            (held.arguments, held.type_names),
+        )
+
+    def delete_queue(
+        self,
+        name: str,
+        owner: object | None = None,
+        if_unused: bool = False,
+        if_empty: bool = False,
+    ) -> int:
+        """Delete and say how many were ready; a missing queue is 0."""
+        if name not in self.queues:
+            return 0
+        queue = self.queue(name, owner)
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(f"{self._q(name)} in use")
+        if if_empty and queue.ready_count:
+            raise PreconditionFailed(f"{self._q(name)} not empty")
+        return self.forget_queue(queue)
+
+    def forget_queue(self, queue: HeldQueue) -> int:
+        if self.queues.get(queue.name) is not queue:
+            return 0
+        del self.queues[queue.name]
+        self.version += 1
+        self.queues_deleted += 1
+        self._drop_bindings_to(Destination(DestinationKind.QUEUE, queue.name))
+        gone = queue.close(deleted=True)
+        if queue.spec.durable and not queue.spec.exclusive:
+            self._store.delete(
+                QueueDefinition(id=queue.id, vhost=self.name, name=queue.name, kind=queue.spec.kind)
+            )
+        return gone
+
+    def leave_queue(self, queue: HeldQueue, consumer: Consumer) -> None:
+        """A consumer goes; an auto-delete queue goes with its last one."""
+        was_consuming = any(consumer is one for one in queue.consumers)
+        queue.remove_consumer(consumer)
+        if was_consuming and queue.spec.auto_delete and not queue.consumers:
+            self.forget_queue(queue)
+
+    def add_reply_queue(self) -> ReplyQueue:
+        name = REPLY_PREFIX + secrets.token_urlsafe(18)
+        queue = ReplyQueue(name)
+        self.reply_queues[name] = queue
+        return queue
+
+    def remove_reply_queue(self, queue: ReplyQueue) -> None:
+        queue.close(deleted=True)
+        if self.reply_queues.pop(queue.name, None) is not None:
+            self.version += 1
+
+    # Bindings ----------------------------------------------------------------------------------
+
+    def bind(
+        self, source: str, destination: Destination, key: str, arguments: Mapping[str, Any]
+    ) -> None:
+        if not source:
+            raise AccessRefused("operation not permitted on the default exchange")
+        exchange = self.exchange(source)
+        self._require_destination(destination)
+        binding = Binding.of(source, destination, key, arguments)
+        if not exchange.bind(binding):
+            return
+        self._bindings_to.setdefault(destination, {})[binding] = None
+        self.version += 1
+        if self._is_durable(binding):
+            self._store.save(self._binding_definition(binding))
+
+    def unbind(
+        self, source: str, destination: Destination, key: str, arguments: Mapping[str, Any]
+    ) -> None:
+        if not source:
+            raise AccessRefused("operation not permitted on the default exchange")
+        exchange = self.exchanges.get(source)
+        binding = Binding.of(source, destination, key, arguments)
+        if exchange is not None and binding in exchange.bindings:
+            self._drop_binding(exchange, binding)
+
+    def _require_destination(self, destination: Destination) -> None:
+        if destination.kind is DestinationKind.EXCHANGE:
+            if not destination.name:
+                raise AccessRefused("operation not permitted on the default exchange")
+            self.exchange(destination.name)
+        elif destination.name not in self.queues:
+            raise NotFound(f"no queue '{destination.name}' in vhost '{self.name}'")
+
+    def _drop_binding(self, exchange: Exchange, binding: Binding) -> None:
+        durable = self._is_durable(binding)
+        exchange.unbind(binding)
+        self.version += 1
+        held = self._bindings_to.get(binding.destination)
+        if held is not None:
+            held.pop(binding, None)
+            if not held:
+                del self._bindings_to[binding.destination]
+        if durable:
+            self._store.delete(self._binding_definition(binding))
+        if exchange.is_abandoned and exchange.name in self.exchanges:
+            self._forget_exchange(exchange)
+
+    def _drop_bindings_to(self, destination: Destination) -> None:
+        for binding in self.bindings_to(destination):
+            source = self.exchanges.get(binding.source)
+            if source is not None:
+                self._drop_binding(source, binding)
+
+    def _is_durable(self, binding: Binding) -> bool:
+        """Between durable things; the destination may just be going."""
+        source = self.exchanges.get(binding.source)
+        if source is not None and not source.spec.durable:
+            return False
+        held: Exchange | HeldQueue | None
+        if binding.destination.kind is DestinationKind.QUEUE:
+            held = self.queues.get(binding.destination.name)
+            return held is None or (held.spec.durable and not held.spec.exclusive)
+        held = self.exchanges.get(binding.destination.name)
+        return held is None or held.spec.durable
+
+    def _binding_definition(self, binding: Binding) -> BindingDefinition:
+        return BindingDefinition(
+            self.name,
+            binding.source,
+            binding.destination.name,
+            binding.destination.kind.value,
+            binding.routing_key,
+            dump_arguments(binding.arguments),
+        )
+
+    # Publishing --------------------------------------------------------------------------------
+
+    def plan(self, address: Address, extra_keys: list[str], headers: Table, rights: int) -> Plan:
+        """Which queues a message for this address reaches now."""
+        exchange = self.exchange(address.exchange)
+        if exchange.spec.internal:
+            raise AccessRefused(
+                f"cannot publish to internal exchange '{exchange.name}' in vhost '{self.name}'"
+            )
+        found = self._route(exchange, [address.routing_key, *extra_keys], headers)
+        queues = [self.queues[name] for name in found.queues if name in self.queues]
+        if not exchange.name and address.routing_key.startswith(REPLY_PREFIX):
+            reply = self.reply_queues.get(address.routing_key)
+            return Plan(self.version, exchange, [reply] if reply else [], False, rights)
+        reusable = found.reusable and not extra_keys
+        return Plan(self.version, exchange, queues, reusable, rights)
+
+    def still_there(self, plan: Plan) -> Plan:
+        """An older plan without the queues that have gone since."""
+        queues = [
+            queue
+            for queue in plan.queues
+            if self.queues.get(queue.name) is queue or queue.name in self.reply_queues
+        ]
+        return Plan(self.version, plan.exchange, queues, False, plan.rights)
+
+    def _route(self, exchange: Exchange, keys: list[str], headers: Table) -> Route:
+        if not exchange.name:
+            return Route(tuple(dict.fromkeys(keys)), reusable=True)
+        return route(self.exchanges, exchange, keys, headers)
+
+    def explain(self, exchange_name: str, key: str, headers: Table) -> list[Binding]:
+        """The bindings a message would pass through (none for the default exchange)."""
+        return explain_route(self.exchanges, self.exchange(exchange_name), [key], headers)
+
+    def _q(self, name: str) -> str:
+        return f"queue '{name}' in vhost '{self.name}'"
+
+
+def _check_name(kind: str, name: str) -> None:
+    if "\x00" in name:
+        raise PreconditionFailed(f"{kind} name must not contain a NUL character")

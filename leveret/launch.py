@@ -1,0 +1,265 @@
+"""The composition root: settings in, a running broker out.
+
+Start-up in order: store, hub, AMQP listener, HTTP socket, the ready line; only then is FastAPI
+imported, on another thread, while AMQP clients are already served. Shutdown is the reverse, and
+everything confirmed is on disk before it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import sys
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from amqp_server.server import AmqpServer
+from leveret.broker import Broker
+from leveret.config import Settings
+from leveret.model.clock import Clock
+from leveret.model.store import OnCommitted, OnFailed, Store, StoreError
+from queues.storage.memory_store import MemoryStore
+from queues.storage.sql_store import SqlStore
+
+if TYPE_CHECKING:
+    from http_admin.server import HttpServer
+
+SWITCH_INTERVAL_SECONDS = 0.0005
+GC_THRESHOLDS = (50_000, 50, 100)
+
+log = logging.getLogger("leveret")
+
+
+class LaunchError(Exception):
+    """The broker cannot start; the text is one sentence for people."""
+
+
+class RunningBroker:
+    """A broker with its listeners: an async context manager.
+
+    `async with RunningBroker(settings) as running:` is ready to accept when it is entered.
+    """
+
+    def __init__(self, settings: Settings | None = None, clock: Clock | None = None) -> None:
+        self.settings = settings or in_process_settings()
+        self.broker = Broker(self.settings, self._make_store, clock)
+        self.amqp = AmqpServer(self.broker)
+        self.amqp_address = ("", 0)
+        self.http_address: tuple[str, int] | None = None
+        self.stop_requested = asyncio.Event()
+        self._http_socket: socket.socket | None = None
+        self._http_start: asyncio.Task[HttpServer] | None = None
+
+    def _make_store(self, on_committed: OnCommitted, on_failed: OnFailed) -> Store:
+        if self.settings.memory:
+            return MemoryStore(on_committed=on_committed, on_failed=on_failed)
+        return SqlStore(self.settings.data_dir, on_committed=on_committed, on_failed=on_failed)
+
+    @property
+    def url(self) -> str:
+        """Where clients connect to, with the default user."""
+        host, port = self.amqp_address
+        settings = self.settings
+        return f"amqp://{settings.default_user}:{settings.default_password}@{host}:{port}/"
+
+    @property
+    def http_url(self) -> str:
+        if self.http_address is None:
+            raise RuntimeError("this broker serves no HTTP")
+        return "http://{}:{}".format(*self.http_address)
+
+    async def start(self) -> None:
+        settings = self.settings
+        try:
+            self.broker.start()
+        except StoreError as error:
+            raise LaunchError(str(error)) from error
+        try:
+            self.amqp_address = await self.amqp.start(settings.host, settings.amqp_port)
+            if settings.http_enabled:
+                self._http_socket = _listen(settings.host, settings.http_port)
+                self.http_address = self._http_socket.getsockname()[:2]
+        except OSError as error:
+            await self.stop()
+            raise LaunchError(_cannot_listen(settings, error)) from error
+        if self._http_socket is not None:
+            self._http_start = asyncio.create_task(self._serve_http(self._http_socket))
+
+    async def _serve_http(self, listening: socket.socket) -> HttpServer:
+        module = await asyncio.to_thread(__import__, "http_admin.server", fromlist=["HttpServer"])
+        server: HttpServer = module.HttpServer(self.broker, self.stop_requested.set)
+        await server.start(listening)
+        return server
+
+    async def http_ready(self) -> None:
+        """Wait until the HTTP API answers; it comes up after AMQP does."""
+        if self._http_start is not None:
+            await asyncio.shield(self._http_start)
+
+    async def stop(self) -> None:
+        """Ask clients to go, then make everything durable."""
+        if self._http_start is not None:
+            with contextlib.suppress(Exception):
+                await (await self._http_start).stop()
+        if self._http_socket is not None:
+            self._http_socket.close()
+        await self.amqp.stop()
+        await self.broker.stop()
+
+    async def __aenter__(self) -> RunningBroker:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+def in_process_settings(**changes: Any) -> Settings:
+    """A broker for one process: free ports, nothing on disk unless a directory is named."""
+    defaults: dict[str, Any] = {"amqp_port": 0, "http_port": 0, "http_enabled": False}
+    if "data_dir" not in changes:
+        defaults["memory"] = True
+    return Settings(**(defaults | changes))
+
+
+class ThreadedBroker:
+    """A broker on a thread of its own: a plain context manager for synchronous code."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings or in_process_settings()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self.running: RunningBroker | None = None
+
+    @property
+    def url(self) -> str:
+        assert self.running is not None
+        return self.running.url
+
+    @property
+    def amqp_address(self) -> tuple[str, int]:
+        assert self.running is not None
+        return self.running.amqp_address
+
+    @property
+    def http_url(self) -> str:
+        assert self.running is not None
+        return self.running.http_url
+
+    def __enter__(self) -> ThreadedBroker:
+        self._thread = threading.Thread(target=self._run, name="leveret", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._loop is not None and self._thread is not None and self.running is not None
+        self._loop.call_soon_threadsafe(self.running.stop_requested.set)
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=_new_loop) as runner:
+                runner.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - handed over to the thread that waits
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        async with RunningBroker(self._settings) as running:
+            self.running = running
+            await running.http_ready()
+            self._ready.set()
+            await running.stop_requested.wait()
+
+
+def serve(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; the exit code."""
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    try:
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(_serve(settings))
+    except LaunchError as error:
+        sys.stderr.write(f"leveret: {error}\n")
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    async with RunningBroker(settings) as running:
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, running.stop_requested.set)
+        _announce(running)
+        _settle_garbage_collector()
+        await running.stop_requested.wait()
+        log.info("stopping")
+
+
+def _announce(running: RunningBroker) -> None:
+    amqp = "{}:{}".format(*running.amqp_address)
+    http = "{}:{}".format(*running.http_address) if running.http_address else "off"
+    sys.stdout.write(f"leveret ready amqp={amqp} http={http}\n")
+    sys.stdout.flush()
+
+
+def _settle_garbage_collector() -> None:
+    """What start-up made stays; a queue of a million messages must not be walked all the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.enable()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(1024)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _cannot_listen(settings: Settings, error: OSError) -> str:
+    where = f"{settings.host}, ports {settings.amqp_port} (AMQP) and {settings.http_port} (HTTP)"
+    return f"cannot listen on {where}: {error.strerror or error}"

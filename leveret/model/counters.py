@@ -1,0 +1,16 @@
+"""What the broker has done since it started, as plain numbers. Rates are made elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    connections_opened: int = 0
+    connections_closed: int = 0
+    channels_opened: int = 0
+    channels_closed: int = 0
+    dropped_unroutable: int = 0
+    returned_unroutable: int = 0
+    get_empty: int = 0

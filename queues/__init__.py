@@ -1,0 +1,18 @@
+"""Hold, limit, hand out, settle. Knows neither sockets nor exchanges nor SQL."""
+
+from queues.classic import ClassicQueue
+from queues.entry import Entry, Outcome
+from queues.port import Consumer, Enqueued, HeldQueue
+from queues.reply import ReplyQueue
+from queues.spec import QueueSpec
+
+__all__ = [
+    "ClassicQueue",
+    "Consumer",
+    "Enqueued",
+    "Entry",
+    "HeldQueue",
+    "Outcome",
+    "QueueSpec",
+    "ReplyQueue",
+]

@@ -1,0 +1,56 @@
+"""The part of a queue that is on disk only: ids and sizes, twelve octets a message."""
+
+from __future__ import annotations
+
+from array import array
+
+_COMPACT_AT = 65_536
+
+
+class Backlog:
+    """First in, first out. Taken from the front in slices, when content is read ahead."""
+
+    def __init__(self) -> None:
+        self._ids = array("Q")
+        self._sizes = array("I")
+        self._head = 0
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._ids) - self._head
+
+    def append(self, message_id: int, size: int) -> None:
+        self._ids.append(message_id)
+        self._sizes.append(size)
+        self.bytes += size
+
+    def extend(self, ids: array[int], sizes: array[int]) -> None:
+        self._ids.extend(ids)
+        self._sizes.extend(sizes)
+        self.bytes += sum(sizes)
+
+    def take(self, most: int, most_bytes: int) -> array[int]:
+        """Ids from the front: at most so many, or so many octets, but at least one."""
+        head, stop, room = self._head, self._head, most_bytes
+        last = min(len(self._ids), head + most)
+        while stop < last and (room > 0 or stop == head):
+            room -= self._sizes[stop]
+            stop += 1
+        taken = self._ids[head:stop]
+        self.bytes -= sum(self._sizes[head:stop])
+        self._head = stop
+        if stop > _COMPACT_AT and stop * 2 > len(self._ids):
+            del self._ids[:stop], self._sizes[:stop]
+            self._head = 0
+        return taken
+
+    def ids(self) -> array[int]:
+        return self._ids[self._head :]
+
+    def sizes(self) -> array[int]:
+        return self._sizes[self._head :]
+
+    def clear(self) -> array[int]:
+        gone = self.ids()
+        self.__init__()  # type: ignore[misc]
+        return gone

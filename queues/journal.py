@@ -1,0 +1,109 @@
+"""One durable queue's line to the store.
+
+What enters and leaves the queue is recorded in the batch that is being filled, so it becomes
+durable together with everything else of that batch. Deliveries never run past the *lease*: a
+message id saved beforehand, so that after a crash everything that may have been delivered comes
+back marked as redelivered, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from leveret.model.history import EventKind, Keep
+from leveret.model.message import Message
+from leveret.model.store import QueueDefinition, Rotten, Store, StoredMessage
+from queues.entry import Entry
+
+LEASE_STEP = 200_000
+LEASE_MARGIN = 50_000
+
+AfterCommit = Callable[[int, Callable[[], None]], None]
+
+
+class Journal:
+    """`keep` is how much history wants: nothing, metadata or everything."""
+
+    def __init__(
+        self,
+        store: Store,
+        definition: QueueDefinition,
+        after_commit: AfterCommit,
+        keep: Keep,
+    ) -> None:
+        self._store = store
+        self._after_commit = after_commit
+        self.definition = definition
+        self.queue_id = definition.id
+        self.keep = keep
+        self.lease = definition.delivered_to
+        self._asked = definition.delivered_to
+        self.delivered_to = definition.delivered_to
+
+    def enqueued(self, message: Message) -> None:
+        if not message.stored:
+            message.stored = True
+            address = message.address
+            self._store.append(
+                (
+                    message.id,
+                    message.time_ms,
+                    message.origin,
+                    address.exchange,
+                    address.routing_key,
+                    message.properties,
+                    message.body,
+                    self.keep,
+                )
+            )
+        self._store.record(
+            EventKind.ENQUEUED, self.queue_id, message.id, message.origin, None, message.body_size
+        )
+
+    def settled(self, kind: EventKind, ids: Sequence[int], actor: int = 0) -> None:
+        if ids:
+            self._store.record_many(kind, self.queue_id, ids, actor)
+
+    def delivered(self, entries: Sequence[Entry], actor: int) -> None:
+        last = entries[-1].id
+        if last > self.delivered_to:
+            self.delivered_to = last
+        if self.keep is Keep.NOTHING:
+            return
+        fresh = [entry.id for entry in entries if not entry.redelivered and entry.message.stored]
+        again = [entry.id for entry in entries if entry.redelivered and entry.message.stored]
+        if fresh:
+            self._store.record_many(EventKind.DELIVERED, self.queue_id, fresh, actor)
+        if again:
+            self._store.record_many(EventKind.REDELIVERED, self.queue_id, again, actor)
+
+    def got(self, entry: Entry, actor: int) -> None:
+        if entry.id > self.delivered_to:
+            self.delivered_to = entry.id
+        if self.keep is not Keep.NOTHING and entry.message.stored:
+            self._store.record(EventKind.GOT, self.queue_id, entry.id, actor)
+
+    def requeued(self, ids: Sequence[int], actor: int) -> None:
+        if ids and self.keep is not Keep.NOTHING:
+            self._store.record_many(EventKind.REQUEUED, self.queue_id, ids, actor)
+
+    def extend_lease(self, newest: int, granted: Callable[[], None]) -> None:
+        """Ask for the right to deliver up to well past `newest`; `granted` when it is durable."""
+        if newest + LEASE_MARGIN <= self._asked:
+            return
+        asked = self._asked = newest + LEASE_STEP
+        self._store.save(replace(self.definition, delivered_to=asked))
+
+        def grant() -> None:
+            self.lease = asked
+            granted()
+
+        self._after_commit(self._store.mark, grant)
+
+    def load(self, ids: Sequence[int]) -> Awaitable[list[StoredMessage | Rotten]]:
+        return self._store.load(ids)
+
+    def close(self) -> None:
+        """A clean stop knows exactly what was delivered."""
+        self._store.save(replace(self.definition, delivered_to=self.delivered_to))

@@ -1,0 +1,87 @@
+"""The two ends of a queue: what fronts ask of it, and what it asks of a consumer.
+
+Classic queues, log queues and reply queues are siblings under `HeldQueue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from leveret.model.message import Message
+from queues.entry import Entry, Outcome
+from queues.spec import QueueSpec
+
+
+class Enqueued(Enum):
+    """What a queue did with a message it was given."""
+
+    TAKEN = auto()
+    REJECTED = auto()
+
+
+class Consumer(Protocol):
+    """Somebody who takes entries from one queue. Implemented by the AMQP channel."""
+
+    tag: str
+    no_ack: bool
+    exclusive: bool
+    priority: int
+    arguments: dict[str, Any]
+    actor: int
+
+    @property
+    def shares_credit(self) -> bool:
+        """Whether taking one entry may use up the credit of another consumer."""
+
+    def credit(self) -> int:
+        """How many entries it can take right now."""
+
+    def deliver(self, queue: HeldQueue, entries: Sequence[Entry]) -> None:
+        """Take these, in order. Never more than `credit()` said."""
+
+    def cancelled(self) -> None:
+        """The queue has gone."""
+
+
+class HeldQueue(Protocol):
+    """A queue as fronts see it."""
+
+    spec: QueueSpec
+    name: str
+    id: int
+    owner: object | None
+    touched: bool
+
+    @property
+    def ready_count(self) -> int: ...
+
+    @property
+    def unacked_count(self) -> int: ...
+
+    @property
+    def consumers(self) -> Sequence[Consumer]: ...
+
+    def enqueue(self, message: Message) -> Enqueued: ...
+
+    def dispatch(self) -> None:
+        """Hand out what can be handed out."""
+
+    def take(self, actor: int, no_ack: bool) -> Entry | None:
+        """The next entry for a polling client."""
+
+    def when_head(self, call: Callable[[], None]) -> None:
+        """Call once, when there may be something to take again."""
+
+    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None: ...
+
+    def add_consumer(self, consumer: Consumer) -> None: ...
+
+    def remove_consumer(self, consumer: Consumer) -> None: ...
+
+    def purge(self) -> int:
+        """Drop what is ready; how many that was."""
+
+    def close(self, deleted: bool) -> int:
+        """End: consumers are told when it is deleted for good; how many were ready."""

@@ -1,0 +1,36 @@
+"""What a client declares a queue to be, and when a second declaration is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from leveret.model.errors import PreconditionFailed
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    name: str
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    type_names: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def kind(self) -> str:
+        return str(self.arguments.get("x-queue-type", "classic"))
+
+
+QUEUE_KINDS = ("classic", "quorum", "stream")
+
+
+def check_kind(spec: QueueSpec, where: str) -> None:
+    """Refuse queue types nobody has heard of."""
+    kind = spec.arguments.get("x-queue-type", "classic")
+    if kind not in QUEUE_KINDS:
+        raise PreconditionFailed(
+            f"invalid arg 'x-queue-type' for {where}: unknown type {kind!r}; "
+            f"known are {', '.join(QUEUE_KINDS)}"
+        )
