@@ -42,7 +42,11 @@ def segment(name: str) -> str:
     """A name as one path segment; dots alone are escaped, or URL rules would swallow them."""
     if not name:
         raise CliError("a name must not be empty.", ExitCode.USAGE)
-    return name.replace(".", "%2E") if set(name) == {"."} else quote(name, safe="")
+    return (
+        name.replace(".", "%2E")
+        if set(name) == {"."}
+        else quote(name, safe="", errors="surrogateescape")
+    )
 
 
 def path(*names: str) -> str:
@@ -116,14 +120,15 @@ class Api:
         params = {key: _query(value) for key, value in (query or {}).items() if value is not None}
         # RabbitMQ refuses a PUT or POST without a JSON body.
         content = None if method in {"GET", "DELETE"} else json.dumps(body or {}).encode()
-        kinds = {"content-type": "application/json"} if content else {}
+        kinds = {b"content-type": b"application/json"} if content else {}
         try:
             response = self._client.request(
                 method,
                 f"{self._base}/{where}",
                 params=params or None,
                 content=content,
-                headers={**kinds, **(headers or {})},
+                headers=kinds
+                | {key.encode(): _one_line(value) for key, value in (headers or {}).items()},
                 timeout=self._target.timeout + wait,
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -181,6 +186,10 @@ def _reason(response: httpx.Response) -> str:
         return ""
     reason = answer.get("reason") or answer.get("error") or answer.get("detail") or ""
     return reason if isinstance(reason, str) else json.dumps(reason)
+
+
+def _one_line(text: str) -> bytes:
+    return " ".join(text.split()).encode("utf-8", "surrogateescape")
 
 
 def _query(value: object) -> str:

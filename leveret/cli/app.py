@@ -5,6 +5,7 @@ Command names are rabbitmqctl's, with underscores; the same with hyphens is unde
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from leveret.cli import (
 )
 from leveret.cli.serve import SUMMARY, serve
 from leveret.cli.server import own_version
+from leveret.cli.session import SHARED_OPTIONS
 
 
 class HyphenGroup(TyperGroup):
@@ -80,10 +82,27 @@ for _part in (history, spark):
     app.add_typer(_part.commands)
 
 
+@functools.cache
+def program() -> Any:
+    """The application as one callable; building it from some eighty functions takes a while."""
+    return get_command(app)
+
+
+def after_command(argv: Sequence[str]) -> list[str]:
+    """Shared options before the command's name (`leveret -q list_queues`) moved behind it."""
+    end = 0
+    while end < len(argv) and argv[end].split("=")[0] in SHARED_OPTIONS:
+        option, equals, _ = argv[end].partition("=")
+        end += 2 if SHARED_OPTIONS[option] and not equals else 1
+    is_nested = list(argv[end : end + 1]) == ["log"]
+    start = end + 2 if is_nested else end + 1
+    return [*argv[end:start], *argv[:end], *argv[start:]]
+
+
 def run_client(argv: Sequence[str]) -> int:
     """Run any command but `serve`; return its exit code."""
     try:
-        get_command(app)(list(argv), prog_name="leveret")
+        program()(after_command(argv), prog_name="leveret")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
     return 0

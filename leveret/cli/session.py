@@ -158,8 +158,20 @@ def _split_login(url: str) -> tuple[str, str | None, str | None]:
     return plain, unquote(user), unquote(password) if colon else None
 
 
+def _spellings(annotation: Any) -> list[str]:
+    option = annotation.__metadata__[0]
+    return [option.default, *(option.param_decls or ())]
+
+
 _SHARED = list(inspect.signature(open_session, eval_str=True).parameters.values())
 _SHARED_NAMES = [parameter.name for parameter in _SHARED]
+
+# Every spelling of a shared option, and whether a value follows it.
+SHARED_OPTIONS = {
+    spelling: parameter.annotation.__origin__ is not bool
+    for parameter in _SHARED
+    for spelling in _spellings(parameter.annotation)
+}
 
 
 def with_session(function: Callable[..., None]) -> Callable[..., None]:
