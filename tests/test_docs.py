@@ -1,7 +1,6 @@
-"""Documentation is tested: links lead somewhere, decisions are listed, the version is one."""
+"""Documentation is tested: links lead somewhere, decisions and make's targets are explained."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,13 +47,6 @@ def test_docs_every_decision_is_listed():
     index = (folder / "README.md").read_text(encoding="utf-8")
     pages = {page.name for page in folder.glob("*.md")} - {"README.md"}
     assert pages == set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", index))
-
-
-def test_docs_version_in_package_is_the_projects():
-    import leveret
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert leveret.__version__ == project["version"]
 
 
 def test_docs_every_make_target_says_what_it_does():
