@@ -1,0 +1,137 @@
+"""A Spark session for the export and the report: small, quiet, and ready for the data source.
+
+Everything that can be wrong with the machine is said here in one sentence before Spark starts:
+no PySpark, no Java, a master that is no master or does not answer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import socket
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_sink.errors import SourceError
+from spark_sink.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+_LOCAL = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\d+,\s*\d+,\s*\d+\]")
+_STANDALONE = re.compile(r"spark://[^/]+:\d+")
+_OTHER = re.compile(r"(yarn|k8s://.+)")
+_ANSWER_SECONDS = 5.0
+_SHIPPED = ("spark_sink", "leveret/model", "queues/log", "queues/storage")
+
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+def check_master(master: str) -> None:
+    """Raise SourceError when `master` cannot be one, or nobody answers there."""
+    if _LOCAL.fullmatch(master) or _LOCAL_CLUSTER.fullmatch(master) or _OTHER.fullmatch(master):
+        return
+    if not _STANDALONE.fullmatch(master.split(",")[0]):
+        raise SourceError(
+            f"{master!r} is no Spark master: use local[*], local-cluster[2,1,1024], "
+            "spark://host:7077, yarn or k8s://…."
+        )
+    places = [place.rpartition(":") for place in master.removeprefix("spark://").split(",")]
+    if not any(_answers(host, int(port)) for host, _, port in places):
+        raise SourceError(
+            f"No Spark master answers at {master}: start it, or use --master 'local[*]'."
+        )
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def session(
+    name: str, master: str, settings: dict[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session that knows the data source; stopped at the end, whatever happened."""
+    spark = start(name, master, settings)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def start(name: str, master: str, settings: dict[str, str] | None = None) -> SparkSession:
+    if importlib.util.find_spec("pyspark") is None:
+        raise SourceError("PySpark is not installed: run `pip install 'leveret[spark]'`.")
+    check_master(master)
+    ensure_java()
+    _prepare_workers()
+    from pyspark.sql import SparkSession
+
+    import spark_sink
+
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in (SETTINGS | _network(master) | (settings or {})).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if not _LOCAL.fullmatch(master):
+        spark.sparkContext.addPyFile(str(_shipped()))
+    spark_sink.register(spark)
+    return spark
+
+
+def _prepare_workers() -> None:
+    """Python workers are started by the JVM: from this interpreter, able to import us."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(ROOT) not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, known)])
+
+
+def _network(master: str) -> dict[str, str]:
+    """On one machine nothing needs to listen beyond loopback."""
+    if not master.startswith("local"):
+        return {}
+    return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+def _shipped() -> Path:
+    """What executors need of Leveret, as an archive that Spark hands to them."""
+    import pamqp
+
+    path = Path(tempfile.mkdtemp(prefix="leveret-")) / "leveret-spark.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for package in _SHIPPED:
+            _add(archive, ROOT / package, ROOT)
+        for name in ("leveret", "queues"):
+            archive.writestr(f"{name}/__init__.py", "")
+        folder = Path(str(pamqp.__file__)).parent
+        _add(archive, folder, folder.parent)
+    return path
+
+
+def _add(archive: zipfile.ZipFile, folder: Path, root: Path) -> None:
+    for path in sorted(folder.glob("*.py")):
+        archive.write(path, str(path.relative_to(root)))
