@@ -29,7 +29,7 @@ from amqp_server.wire import (
     Wire,
     WireChannel,
 )
-from leveret.broker import Broker, User, VirtualHost
+from leveret.broker import BACKLOG_HIGH, Broker, User, VirtualHost
 from leveret.model.errors import (
     BrokerError,
     ConnectionForced,
@@ -91,6 +91,7 @@ class Session:
         self.received = self.sent = 0
         self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
         self._confirming: dict[Channel, None] = {}
+        self._held_back = False
         self._ended = False
 
     def __repr__(self) -> str:
@@ -112,6 +113,17 @@ class Session:
         except Exception:
             log.exception("unexpected error on %s", self.name)
             self.fail(BrokerError("internal error"))
+        if self.publishes and self.broker.store.backlog > BACKLOG_HIGH and not self._held_back:
+            self._held_back = True
+            self.line.stop_reading()
+            self.broker.hold_back(self)
+
+    def let_go(self) -> None:
+        """The store has caught up: go on reading this publisher."""
+        self._held_back = False
+        if not self.blocked:
+            self.last_received = self.broker.clock.monotonic()
+            self.line.go_on_reading()
 
     def send(self, frame: bytes) -> None:
         self.out.append(frame)
@@ -165,7 +177,7 @@ class Session:
         interval = self.heartbeat
         if not interval:
             return
-        if now - self.last_received > 2.5 * interval and not self.blocked:
+        if now - self.last_received > 2.5 * interval and not (self.blocked or self._held_back):
             log.warning("%s: no heartbeat for %d s, closing", self.name, int(2.5 * interval))
             self.end()
             self.line.end()
@@ -419,7 +431,8 @@ class Session:
             self.last_received = self.broker.clock.monotonic()
             if self.capabilities.get("connection.blocked") is True:
                 self._say(0, commands.Connection.Unblocked())
-            self.line.go_on_reading()
+            if not self._held_back:
+                self.line.go_on_reading()
 
     @property
     def wants_cancel_notify(self) -> bool:

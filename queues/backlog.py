@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 
+from leveret.model.store import Live
+
 _COMPACT_AT = 65_536
 
 
@@ -29,28 +31,27 @@ class Backlog:
         self._sizes.extend(sizes)
         self.bytes += sum(sizes)
 
-    def take(self, most: int, most_bytes: int) -> array[int]:
-        """Ids from the front: at most so many, or so many octets, but at least one."""
+    def take(self, most: int, most_bytes: int) -> Live:
+        """From the front: at most so many, or so many octets, but at least one."""
         head, stop, room = self._head, self._head, most_bytes
         last = min(len(self._ids), head + most)
         while stop < last and (room > 0 or stop == head):
             room -= self._sizes[stop]
             stop += 1
-        taken = self._ids[head:stop]
-        self.bytes -= sum(self._sizes[head:stop])
+        taken = Live(self._ids[head:stop], self._sizes[head:stop])
+        self.bytes -= sum(taken.sizes)
         self._head = stop
         if stop > _COMPACT_AT and stop * 2 > len(self._ids):
             del self._ids[:stop], self._sizes[:stop]
             self._head = 0
         return taken
 
-    def ids(self) -> array[int]:
-        return self._ids[self._head :]
-
-    def sizes(self) -> array[int]:
-        return self._sizes[self._head :]
+    def part(self) -> Live:
+        """A copy of all of it."""
+        return Live(self._ids[self._head :], self._sizes[self._head :])
 
     def clear(self) -> array[int]:
-        gone = self.ids()
-        self.__init__()  # type: ignore[misc]
+        gone = self.part().ids
+        self._ids, self._sizes = array("Q"), array("I")
+        self._head = self.bytes = 0
         return gone

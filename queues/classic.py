@@ -29,6 +29,7 @@ from queues.spec import QueueSpec
 READ_AHEAD = 2_000
 READ_AHEAD_BYTES = 4 * 1024 * 1024
 SLICE_BYTES = 128 * 1024
+_NOTHING = Live(array("Q"), array("I"))
 
 
 class ClassicQueue:
@@ -61,9 +62,9 @@ class ClassicQueue:
         self._recovered_to = 0
         self._delivered_to = 0
         self._loading: asyncio.Task[None] | None = None
-        self._loading_count = self._loading_bytes = 0
+        self._loading_part = _NOTHING
         self._waiting_for_head: list[Callable[[], None]] = []
-        self._closed = False
+        self.closed = False
 
     def __repr__(self) -> str:
         return (
@@ -73,7 +74,7 @@ class ClassicQueue:
 
     @property
     def ready_count(self) -> int:
-        return len(self.ready) + len(self.backlog) + self._loading_count
+        return len(self.ready) + len(self.backlog) + len(self._loading_part.ids)
 
     @property
     def unacked_count(self) -> int:
@@ -85,7 +86,7 @@ class ClassicQueue:
 
     @property
     def message_bytes(self) -> int:
-        return self.ready_bytes + self.backlog.bytes + self._loading_bytes
+        return self.ready_bytes + self.backlog.bytes + sum(self._loading_part.sizes)
 
     # In ----------------------------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class ClassicQueue:
         self.counters.published += 1
         if self.journal is not None:
             full = len(self.ready) >= self._window or self.ready_bytes >= self._window_bytes
-            if full or self.backlog or self._loading_count:
+            if full or self.backlog or self._loading is not None:
                 self.journal.enqueued(message)
                 self.backlog.append(message.id, size)
                 return Enqueued.TAKEN
@@ -215,7 +216,7 @@ class ClassicQueue:
     def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
         unacked = self.unacked
         held = [entry for entry in entries if unacked.pop(entry.id, None) is not None]
-        if not held or self._closed:
+        if not held or self.closed:
             return
         if outcome is Outcome.REQUEUE:
             self._requeue(held, actor)
@@ -242,6 +243,7 @@ class ClassicQueue:
     def purge(self) -> int:
         gone = self.ready_count
         ids = array("Q", _stored_ids(self.ready))
+        ids.extend(self._stop_loading().ids)
         ids.extend(self.backlog.clear())
         self.ready.clear()
         self.ready_bytes = 0
@@ -251,12 +253,11 @@ class ClassicQueue:
 
     def close(self, deleted: bool) -> int:
         gone = self.ready_count
-        self._closed = True
-        if self._loading is not None:
-            self._loading.cancel()
+        self.closed = True
         if deleted:
             if self.journal is not None:
-                self.journal.settled(EventKind.QUEUE_DELETED, self.live_ids())
+                self.journal.settled(EventKind.QUEUE_DELETED, self.live().ids)
+            self._stop_loading()
             for consumer in list(self._rota):
                 self._rota.remove(consumer)
                 consumer.cancelled()
@@ -264,15 +265,25 @@ class ClassicQueue:
             self.unacked.clear()
             self.backlog.clear()
         elif self.journal is not None:
-            self.journal.close()
+            self.journal.close(self.live())
+            self._stop_loading()
         return gone
 
-    def live_ids(self) -> array[int]:
-        """Every stored message this queue holds, in order of id."""
-        ids = sorted(_stored_ids(self.unacked.values()) + _stored_ids(self.ready))
-        whole = array("Q", ids)
-        whole.extend(self.backlog.ids())
-        return whole
+    def live(self) -> Live:
+        """Every stored message this queue holds, unacknowledged ones included, by id."""
+        held = [*self.unacked.values(), *self.ready]
+        entries = sorted((entry for entry in held if entry.message.stored), key=_by_id)
+        ids = array("Q", [entry.id for entry in entries])
+        sizes = array("I", [entry.message.body_size for entry in entries])
+        for part in (self._loading_part, self.backlog.part()):
+            ids.extend(part.ids)
+            sizes.extend(part.sizes)
+        return Live(ids, sizes)
+
+    def snapshot(self) -> None:
+        """Write down all that is held, so that a restart need not look further back."""
+        if self.journal is not None:
+            self.journal.snapshot(self.live())
 
     # Consumers ---------------------------------------------------------------------------------
 
@@ -307,17 +318,22 @@ class ClassicQueue:
             return
         if len(self.ready) > self._window // 2 or self.ready_bytes > self._window_bytes // 2:
             return
-        before = self.backlog.bytes
-        ids = self.backlog.take(READ_AHEAD, READ_AHEAD_BYTES)
-        self._loading_count = len(ids)
-        self._loading_bytes = before - self.backlog.bytes
-        self._loading = asyncio.get_running_loop().create_task(self._load(ids))
+        self._loading_part = self.backlog.take(READ_AHEAD, READ_AHEAD_BYTES)
+        load = self._load(self._loading_part.ids)
+        self._loading = asyncio.get_running_loop().create_task(load)
+
+    def _stop_loading(self) -> Live:
+        """Give up reading ahead; what was being read."""
+        part, self._loading_part = self._loading_part, _NOTHING
+        if self._loading is not None:
+            self._loading.cancel()
+            self._loading = None
+        return part
 
     async def _load(self, ids: Sequence[int]) -> None:
         assert self.journal is not None
         found = await self.journal.load(ids)
-        self._loading = None
-        self._loading_count = self._loading_bytes = 0
+        self._loading, self._loading_part = None, _NOTHING
         for stored in found:
             if isinstance(stored, Rotten):
                 self.counters.rotten += 1

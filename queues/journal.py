@@ -13,7 +13,14 @@ from dataclasses import replace
 
 from leveret.model.history import EventKind, Keep
 from leveret.model.message import Message
-from leveret.model.store import QueueDefinition, Rotten, Store, StoredMessage
+from leveret.model.store import (
+    Live,
+    QueueDefinition,
+    Rotten,
+    Snapshot,
+    Store,
+    StoredMessage,
+)
 from queues.entry import Entry
 
 LEASE_STEP = 200_000
@@ -40,8 +47,10 @@ class Journal:
         self.lease = definition.delivered_to
         self._asked = definition.delivered_to
         self.delivered_to = definition.delivered_to
+        self._dirty = False
 
     def enqueued(self, message: Message) -> None:
+        self._dirty = True
         if not message.stored:
             message.stored = True
             address = message.address
@@ -63,6 +72,7 @@ class Journal:
 
     def settled(self, kind: EventKind, ids: Sequence[int], actor: int = 0) -> None:
         if ids:
+            self._dirty = True
             self._store.record_many(kind, self.queue_id, ids, actor)
 
     def delivered(self, entries: Sequence[Entry], actor: int) -> None:
@@ -104,6 +114,13 @@ class Journal:
     def load(self, ids: Sequence[int]) -> Awaitable[list[StoredMessage | Rotten]]:
         return self._store.load(ids)
 
-    def close(self) -> None:
-        """A clean stop knows exactly what was delivered."""
-        self._store.save(replace(self.definition, delivered_to=self.delivered_to))
+    def snapshot(self, live: Live) -> None:
+        trim = self.keep is Keep.NOTHING
+        self._store.save(Snapshot(self.queue_id, (live,), trim))
+
+    def close(self, live: Live) -> None:
+        """A clean stop knows exactly what was delivered, and what is held."""
+        if self._asked != self.delivered_to:
+            self._store.save(replace(self.definition, delivered_to=self.delivered_to))
+        if self._dirty:
+            self.snapshot(live)

@@ -17,6 +17,7 @@ from exchange import ExchangeSpec
 from leveret.broker.alarms import Alarms
 from leveret.broker.commits import Commits
 from leveret.broker.turn import Turn
+from leveret.broker.upkeep import Upkeep
 from leveret.broker.users import Users, hash_password
 from leveret.broker.vhost import VirtualHost
 from leveret.config import Settings
@@ -48,6 +49,14 @@ log = logging.getLogger("leveret.broker")
 T = TypeVar("T")
 MakeStore = Callable[[OnCommitted, OnFailed], Store]
 DEFAULT_VHOST = "/"
+BACKLOG_HIGH = 8 * 1024 * 1024
+BACKLOG_LOW = 2 * 1024 * 1024
+_KEEP = {"full": Keep.FULL, "metadata": Keep.METADATA, "off": Keep.NOTHING}
+
+
+class HeldBack(Protocol):
+    def let_go(self) -> None:
+        """Reading may go on."""
 
 
 class ConnectionEntry(Protocol):
@@ -77,6 +86,9 @@ class Broker:
         self.queue_ids = itertools.count(1)
         self.origin_ids = itertools.count(1)
         self.started_ms = self.clock.wall_ms()
+        self.upkeep = Upkeep(self)
+        self._classics: dict[int, ClassicQueue] = {}
+        self._held_back: dict[HeldBack, None] = {}
 
     def __repr__(self) -> str:
         return f"<Broker vhosts={len(self.vhosts)} connections={len(self.connections)}>"
@@ -92,6 +104,7 @@ class Broker:
         self._take_up(recovered)
         if not self.vhosts:
             self._make_defaults()
+        self.upkeep.start()
 
     def _make_defaults(self) -> None:
         self.add_vhost(DEFAULT_VHOST)
@@ -106,6 +119,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Everything taken is committed; queues write where they stopped."""
+        await self.upkeep.stop()
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 queue.close(deleted=False)
@@ -145,8 +159,9 @@ class Broker:
     def _classic(self, spec: QueueSpec, definition: QueueDefinition) -> ClassicQueue:
         journal = None
         if definition.durable:
-            journal = Journal(self.store, definition, self.commits.after, Keep.FULL)
-        return ClassicQueue(
+            keep = _KEEP[self.settings.history]
+            journal = Journal(self.store, definition, self.commits.after, keep)
+        queue = ClassicQueue(
             spec,
             definition.id,
             self.turn.touch,
@@ -154,6 +169,17 @@ class Broker:
             self.settings.queue_window,
             self.settings.queue_window_bytes,
         )
+        if journal is not None:
+            self._classics[definition.id] = queue
+        return queue
+
+    def durable_queues(self) -> list[ClassicQueue]:
+        return [
+            queue
+            for vhost in self.vhosts.values()
+            for queue in vhost.queues.values()
+            if isinstance(queue, ClassicQueue) and queue.journal is not None
+        ]
 
     # Durability --------------------------------------------------------------------------------
 
@@ -162,9 +188,26 @@ class Broker:
 
     def _committed(self, batch: Committed) -> None:
         self.commits.advance(batch.mark)
+        for queue_id in batch.due:
+            queue = self._classics.get(queue_id)
+            if queue is not None and not queue.closed:
+                queue.snapshot()
+            else:
+                self._classics.pop(queue_id, None)
+        if batch.due:
+            self.turn.schedule()
+        if self._held_back and self.store.backlog < BACKLOG_LOW:
+            waiting, self._held_back = self._held_back, {}
+            for one in waiting:
+                one.let_go()
+
+    def hold_back(self, publisher: HeldBack) -> None:
+        """More is waiting for disk than is good: this publisher is not read until it is less."""
+        self._held_back[publisher] = None
 
     def _failed(self, batch: Failed) -> None:
         log.error("batch %d is not durable: %s", batch.mark, batch.error)
+        self.alarms.set("store" if batch.is_fatal else "disk", f"{batch.error}")
         self.commits.fail(batch.mark)
 
     # Recovery ----------------------------------------------------------------------------------

@@ -1,0 +1,89 @@
+"""What has to be done now and then: watch memory and disk, trim history."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from typing import TYPE_CHECKING
+
+from leveret.model.store import Retention, StoreState
+from queues import ClassicQueue
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+
+WATCH_SECONDS = 0.25
+SWEEP_SECONDS = 30.0
+MESSAGE_OVERHEAD = 400
+"""Octets a message in memory costs beside its body, roughly."""
+
+
+class Upkeep:
+    """One task for the whole broker; nothing per queue or connection."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+        self._next_sweep = broker.clock.monotonic() + SWEEP_SECONDS
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            self.watch()
+            if self._broker.clock.monotonic() >= self._next_sweep:
+                self._next_sweep = self._broker.clock.monotonic() + SWEEP_SECONDS
+                await self.sweep()
+
+    def watch(self) -> None:
+        """Raise or clear the memory and disk alarms."""
+        broker = self._broker
+        held, limit = self.memory_held(), broker.settings.memory_high_watermark
+        if held > limit:
+            broker.alarms.set("memory", f"low on memory: {held} of {limit} octets in messages")
+        elif held < limit * 0.9:
+            broker.alarms.set("memory", "")
+        if not broker.settings.memory:
+            self._watch_disk()
+
+    def _watch_disk(self) -> None:
+        broker = self._broker
+        free, limit = shutil.disk_usage(broker.settings.data_dir).free, broker.settings.disk_free_limit
+        if free < limit:
+            broker.alarms.set("disk", f"low on disk: {free} octets free, {limit} wanted")
+        elif broker.store.state is StoreState.RUNNING:
+            broker.alarms.set("disk", "")
+
+    def memory_held(self) -> int:
+        """Octets in messages held in memory."""
+        return sum(
+            queue.ready_bytes
+            + (len(queue.ready) + len(queue.unacked)) * MESSAGE_OVERHEAD
+            for vhost in self._broker.vhosts.values()
+            for queue in vhost.queues.values()
+            if isinstance(queue, ClassicQueue)
+        )
+
+    async def sweep(self) -> None:
+        """Trim history to what the settings let it keep."""
+        broker = self._broker
+        live = [queue.live() for queue in broker.durable_queues()]
+        settings = broker.settings
+        await broker.store.sweep(
+            Retention(
+                upto=max(0, next(broker.store.ids) - 1),
+                live=tuple(part.ids for part in live),
+                live_bytes=sum(sum(part.sizes) for part in live),
+                before_ms=broker.clock.wall_ms() - int(settings.history_max_age * 1000),
+                max_bytes=settings.history_max_bytes,
+            )
+        )
