@@ -40,6 +40,10 @@ class Kind(StrEnum):
     LEVERET = "leveret"
     RABBITMQ = "rabbitmq"
 
+    @property
+    def label(self) -> str:
+        return "Leveret" if self is Kind.LEVERET else "RabbitMQ"
+
 
 @dataclass(slots=True)
 class Running:

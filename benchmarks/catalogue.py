@@ -190,8 +190,8 @@ _DURABLE = (
         "durable-backlog",
         _backlog(),
         (
-            *_rate("backlog of 500,000: fill", 3.0, "fill"),
-            *_rate("backlog of 500,000: drain", 1.2, "drain"),
+            *_rate("backlog, persistent: fill", 3.0, "fill"),
+            *_rate("backlog, persistent: drain", 1.2, "drain"),
         ),
         rounds=1,
     ),

@@ -69,20 +69,31 @@ def _run(
             for workload in workloads:
                 results.append(runner.measure(workload, brokers, plan, status.update))
         status.update("stopping the brokers")
+    _publish(console, results, versions, options)
+    return 1 if any(result.errors for result in results) else 0
+
+
+def _publish(
+    console: Console,
+    results: Sequence[runner.Result],
+    versions: dict[Kind, str],
+    options: argparse.Namespace,
+) -> None:
     rows = runner.rows(results, catalogue.GROWTHS)
     report.show(console, rows, results, versions)
     if options.json:
         options.json.write_text(report.dumps(report.document(rows, results, versions)))
+    if options.markdown:
+        page = options.markdown.read_text() if options.markdown.exists() else ""
+        options.markdown.write_text(report.with_results(page, report.markdown(rows, versions)))
     if options.chart:
         options.chart.write_text(chart.svg(rows))
-    return 1 if any(result.errors for result in results) else 0
 
 
 def _version(broker: Running) -> str:
     with Connection(broker.address) as connection:
         server = connection.server
-    name = {Kind.LEVERET: "Leveret", Kind.RABBITMQ: "RabbitMQ"}[broker.kind]
-    return f"{name} {server.get('version', '')}".strip()
+    return f"{broker.kind.label} {server.get('version', '')}".strip()
 
 
 def _allow_many_files() -> None:
@@ -98,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="PATTERN", help="workloads by name or glob")
     parser.add_argument("--quick", action="store_true", help="one round of 2 s each")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures as JSON")
+    parser.add_argument(
+        "--markdown", metavar="FILE", type=Path, help="put the table between FILE's result marks"
+    )
     parser.add_argument("--chart", metavar="FILE", type=Path, help="write a bar chart as SVG")
     parser.add_argument(
         "--broker", choices=[*map(str, Kind), "both"], default="both", help="which to run"

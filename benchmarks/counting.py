@@ -11,6 +11,10 @@ total both. Confirms are few and are read frame by frame.
 import struct
 from dataclasses import dataclass
 
+from pamqp import commands
+from pamqp import frame as codec
+from pamqp.exceptions import PAMQPException
+
 from benchmarks.frames import (
     ACK,
     ACK_METHOD,
@@ -46,7 +50,7 @@ def maybe_shape(data: bytes | bytearray | memoryview) -> Shape | None:
     if header_at is None:
         return None
     if _DELIVER_HEAD.unpack_from(data)[3:] != (BASIC, DELIVER):
-        raise FramingError(f"expected basic.deliver, got {bytes(data[:24]).hex()}")
+        raise FramingError(f"expected basic.deliver, got {_described(bytes(data))}")
     body_at = _maybe_next_frame(data, header_at, HEADER)
     if body_at is None:
         return None
@@ -72,6 +76,17 @@ def _maybe_next_frame(data: bytes | bytearray | memoryview, at: int, kind: int) 
     if data[end - 1] != FRAME_END:
         raise FramingError(f"frame at octet {at} does not end in {FRAME_END:#x}")
     return end
+
+
+def _described(data: bytes) -> str:
+    """What the peer said: the reason if it closed, else the name of the frame, else the octets."""
+    try:
+        _, _, value = codec.unmarshal(data)
+    except PAMQPException:
+        return data[:32].hex()
+    if isinstance(value, commands.Channel.Close | commands.Connection.Close):
+        return f"{value.name} {value.reply_code} {value.reply_text}"
+    return value.name
 
 
 class DeliveryCounter:
@@ -150,7 +165,7 @@ class ConfirmLedger:
         for kind, _, length, class_id, method, tag, multiple, end in ACK.iter_unpack(data[:whole]):
             head = (kind, length, class_id, method, end)
             if head != (METHOD, ACK_PAYLOAD, BASIC, ACK_METHOD, FRAME_END):
-                raise FramingError(f"expected a confirm, got {data[:64].hex()}")
+                raise FramingError(f"expected a confirm, got {_described(data)}")
             self._confirm(tag, multiple=bool(multiple))
         return self.confirmed
 

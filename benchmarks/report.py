@@ -14,13 +14,14 @@ from benchmarks.figures import shown
 from benchmarks.runner import Result, Row
 
 _BUSY = 0.9
+_RESULTS, _RESULTS_END = "<!-- results -->", "<!-- end of results -->"
 
 
 def table(rows: Sequence[Row], versions: Mapping[Kind, str]) -> Table:
     view = Table(title="Leveret and RabbitMQ, same machine, same run", title_justify="left")
     view.add_column("workload", no_wrap=True)
-    view.add_column(versions.get(Kind.LEVERET, "Leveret"), justify="right")
-    view.add_column(versions.get(Kind.RABBITMQ, "RabbitMQ"), justify="right")
+    view.add_column(versions.get(Kind.LEVERET, Kind.LEVERET.label), justify="right")
+    view.add_column(versions.get(Kind.RABBITMQ, Kind.RABBITMQ.label), justify="right")
     view.add_column("times better", justify="right")
     view.add_column("goal", justify="right", no_wrap=True)
     view.add_column("met", justify="center")
@@ -62,6 +63,27 @@ def show(
         for kind, error in result.errors.items():
             console.print(f"[red]{result.workload.name} on {kind}: [/]", end="")
             console.print(error, markup=False)
+
+
+def markdown(rows: Sequence[Row], versions: Mapping[Kind, str]) -> str:
+    ours, theirs = (versions.get(kind, kind.label) for kind in Kind)
+    lines = [
+        f"| workload | {ours} | {theirs} | times better | goal | met |",
+        "|---|--:|--:|--:|--:|:-:|",
+    ]
+    for row in rows:
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
+        verdict = {True: "yes", False: "**no**", None: "-"}[row.met]
+        figures = f"{_figure(row, row.leveret)} | {_figure(row, row.rabbitmq)}"
+        lines.append(f"| {row.label} | {figures} | {ratio} | {row.goal or '-'} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_results(page: str, results: str) -> str:
+    """The page with what stands between its result marks replaced; the bare results if none."""
+    before, mark, rest = page.partition(_RESULTS)
+    _, end, after = rest.partition(_RESULTS_END)
+    return f"{before}{mark}\n{results}{end}{after}" if mark and end else results
 
 
 def document(

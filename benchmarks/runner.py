@@ -67,10 +67,16 @@ class Row:
 
 
 def select(workloads: Sequence[Workload], pattern: str | None) -> list[Workload]:
-    """Workloads whose name matches the glob, or contains the pattern."""
+    """The workload of that name, else those the glob matches, else those that contain it."""
     if not pattern:
         return list(workloads)
-    return [w for w in workloads if fnmatch.fnmatch(w.name, pattern) or pattern in w.name]
+    ways: tuple[Callable[[str], bool], ...] = (
+        lambda name: name == pattern,
+        lambda name: fnmatch.fnmatchcase(name, pattern),
+        lambda name: pattern in name,
+    )
+    found = ([w for w in workloads if way(w.name)] for way in ways)
+    return next((selected for selected in found if selected), [])
 
 
 def measure(

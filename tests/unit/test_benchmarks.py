@@ -164,6 +164,11 @@ class TestConfirmLedger:
         with pytest.raises(FramingError, match="twice"):
             ConfirmLedger().feed(ack(1, multiple=False) * 2)
 
+    def test_a_close_is_refused_with_its_reason(self):
+        close = codec.marshal(commands.Channel.Close(404, "NOT_FOUND - no exchange", 60, 40), 1)
+        with pytest.raises(FramingError, match=r"Channel\.Close 404 NOT_FOUND - no exchange"):
+            ConfirmLedger().feed(close)
+
     def test_a_nack_is_refused(self):
         nack = codec.marshal(commands.Basic.Nack(1), 1)
         assert len(nack) == ACK.size
@@ -299,6 +304,8 @@ class TestRows:
         assert names
         assert all(name.startswith("durable-") for name in names)
         assert [w.name for w in runner.select(catalogue.WORKLOADS, "fanout")] == ["fanout-10"]
+        assert [w.name for w in runner.select(catalogue.WORKLOADS, "log")] == ["log"]
+        assert runner.select(catalogue.WORKLOADS, "nothing") == []
         assert runner.select(catalogue.WORKLOADS, None) == list(catalogue.WORKLOADS)
 
     def test_workload_names_are_unique(self):
@@ -363,6 +370,16 @@ class TestReport:
         assert read["rows"][0]["times_better"] == 2.5
         assert read["workloads"]["fanout-10"]["rounds"]["leveret"] == {"rate": [110]}
         assert read["brokers"] == {"leveret": "Leveret 1"}
+
+    def test_markdown_takes_the_place_of_older_results(self):
+        rows, _ = self.rows_and_results()
+        text = report.markdown(rows, {Kind.LEVERET: "Leveret 1"})
+        assert "| Leveret 1 | RabbitMQ |" in text
+        assert "| 250,000/s | 100,000/s | 2.50x | ≥ 1.8x | yes |" in text
+        page = "# A\n<!-- results -->\nold\n<!-- end of results -->\nZ\n"
+        wanted = f"# A\n<!-- results -->\n{text}<!-- end of results -->\nZ\n"
+        assert report.with_results(page, text) == wanted
+        assert report.with_results("no marks", text) == text
 
     def test_chart_has_a_bar_per_ratio(self):
         rows, _ = self.rows_and_results()
