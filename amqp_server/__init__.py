@@ -1,1 +1,1 @@
-"""AMQP 0-9-1 to domain calls, in three floors: transport (bytes), wire (frames), session (meaning)."""
+"""AMQP 0-9-1 to domain calls, on three floors: bytes (server), frames (wire), meaning (session)."""

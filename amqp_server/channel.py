@@ -252,7 +252,7 @@ class Channel:
 
     def _qos(self, method: Any) -> None:
         if method.prefetch_size:
-            raise NotImplementedHere("prefetch_size!=0 (%d)" % method.prefetch_size)
+            raise NotImplementedHere(f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
             self.global_prefetch = method.prefetch_count
         else:
@@ -382,7 +382,9 @@ class Channel:
 
     def _await_commit(self, mark: int) -> None:
         self.broker.commits.after(
-            mark, lambda: self._confirms_decided(mark, True), lambda: self._confirms_decided(mark, False)
+            mark,
+            lambda: self._confirms_decided(mark, True),
+            lambda: self._confirms_decided(mark, False),
         )
 
     def _confirms_decided(self, mark: int, durable: bool) -> None:

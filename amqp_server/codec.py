@@ -78,7 +78,7 @@ with warnings.catch_warnings():
 
 
 class Publish:
-    """A decoded basic.publish. `plan` belongs to the meaning floor: what it made of it last time."""
+    """A decoded basic.publish. `plan` is the meaning floor's: what it made of it last time."""
 
     __slots__ = ("address", "immediate", "mandatory", "plan")
 
@@ -106,7 +106,7 @@ def decode_publish(payload: bytes) -> Publish:
 
 
 def decode_method(payload: bytes) -> tuple[Method, bytes]:
-    """A method a client may send, and the raw bytes of its argument table (empty if it has none)."""
+    """A method a client may send, and the bytes of its argument table (empty if it has none)."""
     if len(payload) < 4:
         raise ProtocolError("method frame is shorter than a method id")
     index = int.from_bytes(payload[:4], "big")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import cast
 
@@ -12,6 +13,7 @@ from leveret.broker import Broker
 BEAT_SECONDS = 0.25
 WRITE_HIGH_WATER = 256 * 1024
 BACKLOG = 1024
+STOP_SECONDS = 2.0
 
 
 class Connection(asyncio.Protocol):
@@ -56,7 +58,7 @@ class Connection(asyncio.Protocol):
         if self._session is not None:
             self._session.writable = False
             self._session.end()
-            self._server.sessions.pop(self._session, None)
+            self._server.forget(self._session)
 
     # Line --------------------------------------------------------------------------------------
 
@@ -98,6 +100,12 @@ class AmqpServer:
         self.sessions: dict[Session, None] = {}
         self._server: asyncio.Server | None = None
         self._beat: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Event | None = None
+
+    def forget(self, session: Session) -> None:
+        self.sessions.pop(session, None)
+        if not self.sessions and self._all_gone is not None:
+            self._all_gone.set()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         loop = asyncio.get_running_loop()
@@ -133,9 +141,10 @@ class AmqpServer:
             self._server.close()
         for session in list(self.sessions):
             session.close(reason)
-        deadline = asyncio.get_running_loop().time() + 2.0
-        while self.sessions and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.02)
+        if self.sessions:
+            self._all_gone = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), STOP_SECONDS)
         for session in list(self.sessions):
             session.line.end_in(0)
         await asyncio.sleep(0)

@@ -263,7 +263,9 @@ class Session:
 
     def _open_channel(self, number: int) -> None:
         if len(self.channels) >= self.channel_max:
-            raise NotAllowed(f"number of channels opened has reached channel_max {self.channel_max}")
+            raise NotAllowed(
+                f"number of channels opened has reached channel_max {self.channel_max}"
+            )
         self.wire.channels[number] = WireChannel()
         self.channels[number] = Channel(self, number)
         self.broker.counters.channels_opened += 1
@@ -321,7 +323,8 @@ class Session:
         settings = self.broker.settings
         self.wire.state = ConnectionState.AWAIT_TUNE_OK
         self._say(
-            0, commands.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat)
+            0,
+            commands.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat),
         )
 
     def _refuse_login(self, mechanism: str) -> None:

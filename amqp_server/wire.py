@@ -153,7 +153,7 @@ class Wire:
         return 8
 
     def _frames(self, data: bytes, position: int) -> int:
-        """Handle every whole frame from `position` on; return where the first partial one starts."""
+        """Handle every whole frame from `position` on; where the first partial one starts."""
         size_of, end = _FRAME.unpack_from, len(data)
         while end - position >= FRAME_OVERHEAD:
             kind, channel, size = size_of(data, position)
@@ -247,7 +247,7 @@ class Wire:
     def _other_frame(self, kind: int, channel: int, data: bytes, position: int, last: int) -> None:
         if kind == FRAME_HEARTBEAT:
             self._heartbeat(channel, last - position - 7)
-        elif kind == FRAME_HEADER or kind == FRAME_BODY:
+        elif kind in (FRAME_HEADER, FRAME_BODY):
             held = self.channels.get(channel)
             if held is None:
                 self._refuse_content_frame(channel)

@@ -1,8 +1,8 @@
 """Given a routing key and headers, who is interested? Knows nothing of exchanges or queues."""
 
 from bindings.binding import Binding, Destination, DestinationKind
-from bindings.matchers import DirectMatcher, FanoutMatcher, Matcher
 from bindings.headers import HeadersMatcher
+from bindings.matchers import DirectMatcher, FanoutMatcher, Matcher
 from bindings.topic import TopicMatcher
 
 __all__ = [

@@ -76,4 +76,3 @@ class FanoutMatcher:
 
     def explain(self, routing_key: str, headers: Table) -> list[Binding]:
         return list(self._bindings)
-

@@ -112,9 +112,7 @@ class Broker:
         if name:
             password = hash_password(self.settings.default_password)
             self.users.put_user(name, password, ("administrator",))
-            self.users.set_permission(
-                PermissionDefinition(name, DEFAULT_VHOST, ".*", ".*", ".*")
-            )
+            self.users.set_permission(PermissionDefinition(name, DEFAULT_VHOST, ".*", ".*", ".*"))
         self.turn.schedule()
 
     async def stop(self) -> None:
@@ -217,7 +215,9 @@ class Broker:
         for vhost in _of(VhostDefinition, kinds):
             self._make_vhost(vhost.name)
         for account in kinds:
-            if isinstance(account, UserDefinition | PermissionDefinition | TopicPermissionDefinition):
+            if isinstance(
+                account, UserDefinition | PermissionDefinition | TopicPermissionDefinition
+            ):
                 self.users.recover(account)
         for exchange in _of(ExchangeDefinition, kinds):
             self._take_up_exchange(exchange)

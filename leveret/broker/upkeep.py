@@ -57,7 +57,10 @@ class Upkeep:
 
     def _watch_disk(self) -> None:
         broker = self._broker
-        free, limit = shutil.disk_usage(broker.settings.data_dir).free, broker.settings.disk_free_limit
+        free, limit = (
+            shutil.disk_usage(broker.settings.data_dir).free,
+            broker.settings.disk_free_limit,
+        )
         if free < limit:
             broker.alarms.set("disk", f"low on disk: {free} octets free, {limit} wanted")
         elif broker.store.state is StoreState.RUNNING:
@@ -66,8 +69,7 @@ class Upkeep:
     def memory_held(self) -> int:
         """Octets in messages held in memory."""
         return sum(
-            queue.ready_bytes
-            + (len(queue.ready) + len(queue.unacked)) * MESSAGE_OVERHEAD
+            queue.ready_bytes + (len(queue.ready) + len(queue.unacked)) * MESSAGE_OVERHEAD
             for vhost in self._broker.vhosts.values()
             for queue in vhost.queues.values()
             if isinstance(queue, ClassicQueue)

@@ -103,7 +103,7 @@ class Users:
     def require(self, user: str, vhost: str, right: Right, kind: str, name: str) -> None:
         """Refuse unless the user has this right on the named exchange or queue."""
         if not self.may(user, vhost, right, name or "amq.default"):
-            shown = f"exchange 'amq.default'" if not name else f"{kind} '{name}'"
+            shown = "exchange 'amq.default'" if not name else f"{kind} '{name}'"
             raise AccessRefused(
                 f"{right} access to {shown} in vhost '{vhost}' refused for user '{user}'"
             )

@@ -12,7 +12,6 @@ from typing import Any
 from leveret.model.errors import PreconditionFailed
 
 
-
 def dump_arguments(arguments: Mapping[str, Any]) -> str:
     return json.dumps(dict(arguments), default=_to_json, separators=(",", ":"))
 
