@@ -94,8 +94,8 @@ def _walk_from_mark(directory: Path, state: Recovered, mark: Mark | None) -> Non
                 _pass_sealed(state, segment, Span(start, size, floor))
         finally:
             segment.close()
-    if state.cut_bytes:
-        _cut(directory, state)
+    if state.position != state.segments[-1][1]:
+        _set_length(directory, state)
 
 
 def _pass_sealed(state: Recovered, segment: SegmentFile, span: Span) -> None:
@@ -117,7 +117,8 @@ def _recover_active(state: Recovered, segment: SegmentFile, span: Span, flushed:
     state.cut_bytes = tail.cut
 
 
-def _cut(directory: Path, state: Recovered) -> None:
+def _set_length(directory: Path, state: Recovered) -> None:
+    """Cut the torn tail; or fill up with zeros what is missing of a damaged batch."""
     base = state.segments[-1][0]
     fd = os.open(directory / f"{base:020d}.log", os.O_RDWR | os.O_CLOEXEC)
     try:

@@ -141,7 +141,10 @@ def _next_valid(source: Source, place: Place, span: Span) -> tuple[int, int] | N
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What recovery found at the end of a segment: keep the bytes below `end`, cut the rest."""
+    """What recovery found at the end of a segment: keep the bytes below `end`, cut the rest.
+
+    `end` can lie beyond the bytes there are, if synced bytes are missing.
+    """
 
     end: int
     cut: int
@@ -177,10 +180,10 @@ def recover_tail(
         end = found.position + found.header.length
         next_offset, last_time = found.header.next_offset, found.header.last_time_ms
     if torn and torn.position < flushed:
-        end = min(flushed, span.bound)
+        end = flushed
         length = end - torn.position
         damage.append(
             Damage(place.segment, torn.position, length, torn.first_offset, None, torn.reason)
         )
-    cut = span.bound - end
+    cut = max(span.bound - end, 0)
     return Tail(end, cut, next_offset, last_time, tuple(damage))

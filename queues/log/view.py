@@ -27,6 +27,7 @@ _OPEN_SEGMENTS = 16
 _HINTS = 8
 _HINT_BATCH = 2 << 20
 _DAMAGE_KEPT = 1000
+_TAKE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +168,28 @@ class LogView:
     def batches(self, start: int, stop: int | None = None) -> Iterator[Batch]:
         """Whole batches that hold offsets from `start` to before `stop`, for bulk readers.
 
-        The first and the last may hold records outside that range.  The lock is held for one
-        batch at a time.
+        The first and the last may hold records outside that range.  The lock is held for about
+        a MiB of batches at a time.
         """
-        offset = start
-        while stop is None or offset < stop:
-            with self.lock:
-                batch = next((b for b in self._batches(offset) if b.header.record_count), None)
-                if batch is not None:
-                    self._remember(batch, batch.header.record_count, [])
-            if batch is None or (stop is not None and batch.header.base_offset >= stop):
-                return
-            yield batch
-            offset = batch.header.next_offset
+        stop = self._end.offset if stop is None else stop
+        while taken := self._take(start, stop):
+            yield from taken
+            start = taken[-1].header.next_offset
+
+    def _take(self, start: int, stop: int) -> list[Batch]:
+        taken: list[Batch] = []
+        size = 0
+        with self.lock:
+            for batch in self._batches(start):
+                h = batch.header
+                if h.base_offset >= stop or size > _TAKE_BYTES:
+                    break
+                if h.next_offset > start and h.record_count:
+                    taken.append(batch)
+                    size += h.length
+            if taken:
+                self._remember(taken[-1], taken[-1].header.record_count, [])
+        return taken
 
     def offset_for_time(self, time_ms: int) -> int:
         """The first offset whose record is of that time or later; `end` if there is none."""
