@@ -15,26 +15,11 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from tests.support.brokers import Target, running_leveret, target_of
+from tests.support.brokers import Target
+from tests.support.fixtures import broker, pytest_addoption
 from tests.support.rawclient import RawChannel, RawClient
 
-# Short enough for a test, long enough for a busy machine to finish an honest handshake.
-SHORT_LIMITS = {"LEVERET_HANDSHAKE_TIMEOUT": "2"}
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--broker", default=None, help="amqp:// URL of a broker to test instead")
-
-
-@pytest.fixture(scope="session")
-def broker(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """The broker under test."""
-    url = request.config.getoption("--broker", default=None) or os.environ.get("LEVERET_BROKER")
-    if url:
-        yield target_of(url)
-        return
-    with running_leveret(environment=SHORT_LIMITS) as target:
-        yield target
+__all__ = ["broker", "pytest_addoption"]
 
 
 @pytest.fixture

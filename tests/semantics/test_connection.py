@@ -13,9 +13,9 @@ import pytest
 from pamqp import commands
 from pamqp.commands import Connection
 
-from tests.semantics.conftest import SHORT_LIMITS
 from tests.support import wire
 from tests.support.brokers import running_leveret
+from tests.support.fixtures import SHORT_LIMITS
 from tests.support.rawclient import ConnectionEndedError, NothingCameError
 
 LOGIN_REFUSED = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."

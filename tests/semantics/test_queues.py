@@ -1,4 +1,4 @@
-"""Rows C-74 to C-88 and C-94: declaring, locking and deleting queues."""
+"""Rows C-74 to C-88, C-92 and C-94: declaring, locking and deleting queues."""
 
 from __future__ import annotations
 
@@ -81,6 +81,12 @@ def test_c076_reserved_name(channel):
         403,
         "ACCESS_REFUSED - queue name 'amq.nonsense' contains reserved prefix 'amq.*'",
     )
+
+
+def test_c076_server_made_name_declared_again(channel):
+    queue = channel.declare("", exclusive=True).queue
+    channel.declare(queue, passive=True)
+    channel.refused(Queue.Declare(queue=queue, exclusive=True), 403, "reserved prefix 'amq.*'")
 
 
 def test_c077_passive_declare_of_a_missing_queue(channel, broker):
@@ -317,6 +323,15 @@ def test_c088_purge_takes_ready_messages_only(channel, names):
 
 def test_c088_purge_of_a_missing_queue(channel):
     channel.refused(Queue.Purge(queue="no-such-queue"), 404)
+
+
+def test_c092_durable_means_nothing_on_an_exclusive_queue(channel, names):
+    queue = names.queue()
+    channel.declare(queue, exclusive=True, durable=True)
+    channel.declare(queue, exclusive=True)
+    other = names.queue()
+    channel.declare(other, exclusive=True)
+    channel.declare(other, exclusive=True, durable=True)
 
 
 def test_c094_alternate_exchange_may_be_missing_until_needed(channel, names):

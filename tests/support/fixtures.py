@@ -1,0 +1,34 @@
+"""The broker fixture that the semantics and the integration tests share.
+
+`--broker URL` (or LEVERET_BROKER in the environment) aims both at a broker that is already
+running, RabbitMQ above all; without it one Leveret is started per test process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.brokers import Target, running_leveret, target_of
+
+# Short enough for a test, long enough for a busy machine to finish an honest handshake.
+SHORT_LIMITS = {"LEVERET_HANDSHAKE_TIMEOUT": "2"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    with contextlib.suppress(ValueError):  # the other folder's conftest has added it
+        parser.addoption("--broker", default=None, help="amqp:// URL of a broker to test instead")
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """The broker under test."""
+    url = request.config.getoption("--broker", default=None) or os.environ.get("LEVERET_BROKER")
+    if url:
+        yield target_of(url)
+        return
+    with running_leveret(environment=SHORT_LIMITS) as target:
+        yield target
