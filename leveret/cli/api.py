@@ -120,15 +120,15 @@ class Api:
         params = {key: _query(value) for key, value in (query or {}).items() if value is not None}
         # RabbitMQ refuses a PUT or POST without a JSON body.
         content = None if method in {"GET", "DELETE"} else json.dumps(body or {}).encode()
-        kinds = {b"content-type": b"application/json"} if content else {}
+        fields = {key.encode(): _one_line(value) for key, value in (headers or {}).items()}
+        fields |= {b"content-type": b"application/json"} if content else {}
         try:
             response = self._client.request(
                 method,
                 f"{self._base}/{where}",
                 params=params or None,
                 content=content,
-                headers=kinds
-                | {key.encode(): _one_line(value) for key, value in (headers or {}).items()},
+                headers=fields,
                 timeout=self._target.timeout + wait,
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -74,6 +74,6 @@ def serve(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"leveret: {error}\n")
         return 1
 
-    from leveret import launch
+    from leveret.launch import serve as run_broker
 
-    return launch.serve(settings)
+    return run_broker(settings)

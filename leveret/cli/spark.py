@@ -6,7 +6,6 @@ import importlib
 import os
 from collections.abc import Callable
 from enum import StrEnum
-from importlib import util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,8 +19,11 @@ _PANEL = "History and Spark"
 
 
 def _spark_module(name: str) -> Any:
-    if util.find_spec("pyspark") is None:
-        raise CliError("Spark is not installed; `pip install leveret[spark]` adds it.")
+    try:
+        importlib.import_module("pyspark")
+    except ImportError:
+        text = "Spark is not installed; `pip install leveret[spark]` adds it."
+        raise CliError(text) from None
     return importlib.import_module(name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -128,3 +129,20 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
         return Ended(int(code), *capfd.readouterr())
 
     return call
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], None]]:
+    """Replace standard input by a pipe with this content."""
+    opened = []
+
+    def give(content: bytes) -> None:
+        read, write = os.pipe()
+        os.write(write, content)
+        os.close(write)
+        opened.append(os.fdopen(read))
+        monkeypatch.setattr("sys.stdin", opened[-1])
+
+    yield give
+    for file in opened:
+        file.close()

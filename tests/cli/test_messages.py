@@ -1,0 +1,150 @@
+"""publish, get and consume beyond the plain request: standard input, bytes, waiting, endings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Turns
+
+PUBLISH = "POST /api/exchanges/%2F/amq.default/publish"
+GET = "POST /api/queues/%2F/q/get"
+
+
+@pytest.fixture
+def routed(server):
+    server.answers[PUBLISH] = {"routed": True}
+    return server
+
+
+def payloads(server):
+    return [(body["payload"], body["payload_encoding"]) for body in server.bodies(PUBLISH)]
+
+
+def test_body_from_standard_input(routed, cli, stdin):
+    stdin(b"two\nlines\n")
+    assert cli("publish", "-k", "q").err == "1 message published.\n"
+    assert payloads(routed) == [("two\nlines\n", "string")]
+
+
+def test_a_message_for_each_line(routed, cli, stdin):
+    stdin(b"a\r\nb\n\nlast")
+    assert cli("publish", "-k", "q", "--lines").err == "4 messages published.\n"
+    assert [text for text, _ in payloads(routed)] == ["a", "b", "", "last"]
+
+
+def test_bytes_that_are_no_text_go_as_base64(routed, cli, tmp_path):
+    file = tmp_path / "body"
+    file.write_bytes(b"\xff\x00")
+    cli("publish", "-k", "q", "--file", str(file))
+    assert payloads(routed) == [("/wA=", "base64")]
+
+
+def test_empty_body_is_not_standard_input(routed, cli):
+    cli("publish", "-k", "q", "")
+    assert payloads(routed) == [("", "string")]
+
+
+def test_copies(routed, cli):
+    assert cli("publish", "-k", "q", "x", "--count", "3").err == "3 messages published.\n"
+    assert len(payloads(routed)) == 3
+
+
+def test_unrouted_is_a_warning(server, cli):
+    server.answers[PUBLISH] = {"routed": False}
+    ended = cli("publish", "-k", "q", "x", "-q")
+    assert (ended.code, ended.err) == (0, "leveret: no queue took 1 of 1 message.\n")
+
+
+def test_unrouted_and_mandatory_fails(server, cli):
+    server.answers[PUBLISH] = Turns([{"routed": True}, {"routed": False}])
+    ended = cli("publish", "-k", "q", "x", "-c", "2", "--mandatory")
+    assert (ended.code, ended.err) == (1, "leveret: no queue took 1 of 2 messages.\n")
+
+
+def test_missing_file(server, cli):
+    ended = cli("publish", "-k", "q", "--file", "/nonexistent")
+    assert ended.code == 66
+    assert ended.err == "leveret: /nonexistent cannot be read: No such file or directory.\n"
+
+
+def test_get_prints_rabbitmqadmins_columns(server, cli):
+    server.answers[GET] = [
+        {
+            "payload": "hi",
+            "payload_bytes": 2,
+            "payload_encoding": "string",
+            "redelivered": False,
+            "exchange": "",
+            "routing_key": "q",
+            "message_count": 4,
+            "properties": {"delivery_mode": 2},
+        }
+    ]
+    assert cli("get", "q", "-s").out == 'q\t\t4\thi\t2\tstring\tfalse\t{"delivery_mode":2}\n'
+    assert server.asked[0].body["ackmode"] == "ack_requeue_true"
+
+
+def test_get_from_an_empty_queue(server, cli):
+    server.answers[GET] = []
+    ended = cli("get", "q")
+    assert (ended.code, ended.out, ended.err) == (0, "", "Queue 'q' is empty.\n")
+    assert cli("get", "q", "--formatter", "json").out == "[]\n"
+
+
+def test_get_waits_with_a_server_that_knows_no_long_poll(server, cli, monkeypatch):
+    monkeypatch.setattr("leveret.cli.messages._EMPTY_PAUSE", 0.01)
+    server.answers[GET] = Turns([[], [], [{"payload": "late"}]])
+    assert "late" in cli("get", "q", "--wait", "30").out
+    assert len(server.asked) == 3
+    assert all(body["wait"] > 0 for body in server.bodies(GET))
+
+
+def test_consume_prints_bodies_as_they_are(server, cli):
+    items = [{"payload": "text"}, {"payload": "w7w=", "payload_encoding": "base64"}]
+    server.answers[GET] = Turns([items, []])
+    ended = cli("consume", "q", "--idle", "0", "-q")
+    assert (ended.code, ended.out) == (0, "text\nü\n")
+
+
+def test_consume_as_json_lines(server, cli):
+    server.answers[GET] = Turns([[{"payload": "a"}, {"payload": "b"}]])
+    out = cli("consume", "q", "--count", "2", "--formatter", "json").out
+    assert [json.loads(line)["payload"] for line in out.splitlines()] == ["a", "b"]
+
+
+def test_consume_as_csv(server, cli):
+    server.answers[GET] = Turns([[{"payload": "a,b", "exchange": "e", "routing_key": "k"}]])
+    out = cli("consume", "q", "--count", "1", "--formatter", "csv").out
+    assert out == 'exchange,routing_key,payload\ne,k,"a,b"\n'
+
+
+def test_route_shows_the_way_and_the_queues(server, cli):
+    step = {"source": "e", "destination": "q", "destination_type": "queue", "routing_key": "#"}
+    server.answers["POST /api/route/%2F"] = {"queues": [{"name": "q"}], "path": [step]}
+    ended = cli("route", "-x", "e", "-k", "a", "--no-table-headers")
+    assert (ended.out, ended.err) == ("e\tq\tqueue\t#\t\n", "Reaches: q.\n")
+
+
+def test_password_from_a_pipe(server, cli, stdin):
+    stdin(b"s3cret\n")
+    cli("add_user", "u")
+    assert server.bodies("PUT /api/users/u") == [{"password": "s3cret", "tags": ""}]
+
+
+def test_definitions_go_round(server, cli, tmp_path):
+    definitions = {"vhosts": [{"name": "ü"}], "queues": []}
+    server.answers["GET /api/definitions"] = definitions
+    file = str(tmp_path / "d.json")
+    assert cli("export_definitions", file).err == f"Definitions exported to {file}: 1 vhosts.\n"
+    cli("import_definitions", file)
+    assert server.bodies("POST /api/definitions") == [definitions]
+
+
+def test_definitions_that_are_no_json(server, cli, tmp_path):
+    file = tmp_path / "d.json"
+    file.write_bytes(b"\xff{")
+    ended = cli("import_definitions", str(file))
+    assert (ended.code, server.asked) == (2, [])
+    assert "is not valid JSON" in ended.err

@@ -1,0 +1,132 @@
+"""The program as a process: entry points, pipes, interrupts; and its documentation."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leveret.cli.columns import (
+    BINDINGS,
+    CHANNELS,
+    CONNECTIONS,
+    CONSUMERS,
+    EXCHANGES,
+    QUEUES,
+    VHOSTS,
+)
+from leveret.cli.errors import ExitCode
+from leveret.cli.session import SHARED_OPTIONS
+from tests.cli.test_requests import every_command
+
+ROOT = Path(__file__).parents[2]
+DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+COMMAND = [sys.executable, "-m", "leveret"]
+
+
+def test_the_process_leaves_with_the_exit_code(server):
+    done = subprocess.run([*COMMAND, "delete_user", "x y"], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0
+    server.password = "other"
+    done = subprocess.run([*COMMAND, "ping"], cwd=ROOT, capture_output=True)
+    assert done.returncode == ExitCode.NO_PERMISSION
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(server):
+    server.answers["GET /api/queues/%2F"] = [
+        {"name": f"q{number}", "messages": 1} for number in range(50_000)
+    ]
+    with subprocess.Popen(
+        [*COMMAND, "list_queues", "-q"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"name\tmessages\n"
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == (b"", 0)
+
+
+def test_interrupting_consume_is_its_normal_end(server):
+    server.answers["POST /api/queues/%2F/q/get"] = [{"payload": "x"}]
+    with subprocess.Popen(
+        [*COMMAND, "consume", "q"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout and process.stderr
+        assert process.stdout.readline() == b"x\n"
+        os.kill(process.pid, signal.SIGINT)
+        process.stdout.read()
+        last = process.stderr.read().decode().splitlines()[-1]
+        assert re.fullmatch(r"\d+ messages consumed\.", last)
+        assert process.wait(30) == 0
+
+
+def test_help_lists_serve_with_the_rest(cli):
+    ended = cli("--help")
+    assert ended.code == 0
+    names = set(re.findall(r"^│ ([a-z_]+) ", ended.out, re.MULTILINE))
+    tops = {name.split()[0] for name in every_command()}
+    assert tops <= names
+
+
+@pytest.mark.parametrize("name", sorted(set(every_command()) - {"serve"}))
+def test_every_command_has_help(name, cli):
+    ended = cli(*name.split(), "--help")
+    assert ended.code == 0
+    assert f"Usage: leveret {name}" in ended.out
+
+
+def test_every_command_is_documented():
+    documented = set(re.findall(r"^\| `([a-z_ ]+?)(?: [^a-z`][^`]*)?` \|", DOCS, re.MULTILINE))
+    assert set(every_command()) == documented
+
+
+@pytest.mark.parametrize("code", list(ExitCode))
+def test_every_exit_code_is_documented(code):
+    assert re.search(rf"^\| {code.value} \|", DOCS, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "listing", [QUEUES, EXCHANGES, BINDINGS, CONNECTIONS, CHANNELS, CONSUMERS, VHOSTS]
+)
+def test_every_column_is_documented(listing):
+    missing = [name for name in listing.paths if f"`{name}`" not in DOCS]
+    assert missing == []
+
+
+@pytest.mark.parametrize("line", [("export", "--to", "x"), ("report", ".")])
+def test_without_spark_one_sentence_says_how_to_get_it(line, cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    ended = cli(*line)
+    assert ended.code == 1
+    assert ended.err == "leveret: Spark is not installed; `pip install leveret[spark]` adds it.\n"
+
+
+def test_export_from_two_sources_is_a_usage_error(cli):
+    ended = cli("export", "--to", "x", "--data-dir", "d", "--url", "http://h")
+    assert (ended.code, ended.err) == (2, "leveret: give --data-dir or --url, not both.\n")
+
+
+def test_report_of_a_missing_directory(cli):
+    ended = cli("report", "/nonexistent")
+    assert (ended.code, ended.err) == (66, "leveret: there is no directory /nonexistent.\n")
+
+
+def test_every_option_is_documented():
+    rows = re.findall(r"^\| `([^`]+)` \|", DOCS, re.MULTILINE)
+    missing = [
+        (name, option)
+        for name, options in own_options()
+        for option in options
+        if not any(row.startswith(name) and option in row for row in rows)
+    ]
+    assert missing == []
+
+
+def own_options():
+    for name, command in every_command().items():
+        options = [max(item.opts, key=len) for item in command.params if item.opts[0][0] == "-"]
+        yield name, [item for item in options if item not in {*SHARED_OPTIONS, "--help"}]
