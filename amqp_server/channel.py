@@ -98,6 +98,7 @@ class Channel:
         message.time_ms = self.session.now_ms
         message.origin = self._origin or self.origin()
         self.published += 1
+        self.broker.counters.published += 1
         plan.exchange.published_in += 1
         refused, touch = False, self.broker.turn.touch
         for queue in plan.queues:

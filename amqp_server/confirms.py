@@ -20,13 +20,13 @@ class Confirms:
         self._register = register
         self._open: deque[tuple[int, int, bool]] = deque()  # mark, last number, accepted
         self._answers: list[bytes] = []
-        self._settled = 0  # up to this number an answer has been made
+        self.settled = 0  # up to this number an answer has been made
         self._ready = 0  # up to this number an ack may be made
         self.published = 0
 
     @property
     def unconfirmed(self) -> int:
-        return self.published - max(self._settled, self._ready)
+        return self.published - self.settled
 
     def accepted(self, mark: int) -> bool:
         """The next publish is taken; it waits for batch `mark` (0: for nothing).
@@ -78,19 +78,19 @@ class Confirms:
         self._make_ack()
         while self._open and self._open[0][0] <= mark:
             _, number, _ = self._open.popleft()
-            multiple = number - self._settled > 1
+            multiple = number - self.settled > 1
             self._answers.append(encode_nack(self._channel, number, multiple))
-            self._settled = self._ready = number
+            self.settled = self._ready = number
 
     def _nack(self, number: int) -> None:
         self._answers.append(encode_nack(self._channel, number, False))
-        self._settled = self._ready = number
+        self.settled = self._ready = number
 
     def _make_ack(self) -> None:
-        if self._ready > self._settled:
-            multiple = self._ready - self._settled > 1
+        if self._ready > self.settled:
+            multiple = self._ready - self.settled > 1
             self._answers.append(encode_ack(self._channel, self._ready, multiple))
-            self._settled = self._ready
+            self.settled = self._ready
 
     def answers(self) -> bytes:
         """What is to be sent now."""

@@ -146,7 +146,9 @@ class Session:
         if self._confirming:
             for channel in self._confirming:
                 if channel.confirms is not None and not channel.closed:
+                    before = channel.confirms.settled
                     self.out.append(channel.confirms.answers())
+                    self.broker.counters.confirmed += channel.confirms.settled - before
             self._confirming.clear()
         if self.out:
             data = b"".join(self.out)

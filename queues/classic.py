@@ -13,13 +13,13 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from leveret.model.errors import AccessRefused
 from leveret.model.history import EventKind
 from leveret.model.message import Address, Message
 from leveret.model.store import Live, Rotten, StoredMessage
 from queues.backlog import Backlog
+from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
 from queues.journal import Journal
 from queues.port import Consumer, Enqueued, HeldQueue
@@ -355,35 +355,6 @@ class ClassicQueue:
             return
         self.ready.append(Entry(message, redelivered=stored.id <= self._delivered_to))
         self.ready_bytes += message.body_size
-
-
-@dataclass(slots=True)
-class QueueCounters:
-    """What the queue has done since it was made."""
-
-    published: int = 0
-    delivered_ack: int = 0
-    delivered_no_ack: int = 0
-    got_ack: int = 0
-    got_no_ack: int = 0
-    redelivered: int = 0
-    acked: int = 0
-    rotten: int = 0
-
-    def delivered(self, entries: Sequence[Entry], no_ack: bool) -> None:
-        if no_ack:
-            self.delivered_no_ack += len(entries)
-        else:
-            self.delivered_ack += len(entries)
-        if entries[0].redelivered:
-            self.redelivered += sum([entry.redelivered for entry in entries])
-
-    def got(self, entry: Entry, no_ack: bool) -> None:
-        if no_ack:
-            self.got_no_ack += 1
-        else:
-            self.got_ack += 1
-        self.redelivered += entry.redelivered
 
 
 def _by_id(entry: Entry) -> int:

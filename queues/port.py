@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from leveret.model.message import Message
+from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
 from queues.spec import QueueSpec
 
@@ -53,6 +54,7 @@ class HeldQueue(Protocol):
     id: int
     owner: object | None
     touched: bool
+    counters: QueueCounters
 
     @property
     def ready_count(self) -> int: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from leveret.model.message import Message
+from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
 from queues.port import Consumer, Enqueued
 from queues.spec import QueueSpec
@@ -19,6 +20,7 @@ class ReplyQueue:
         self.id = 0
         self.owner: object | None = None
         self.touched = False
+        self.counters = QueueCounters()
         self._consumer: Consumer | None = None
         self._waiting: list[Entry] = []
 

@@ -16,6 +16,7 @@ from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec
 from leveret.broker.alarms import Alarms
 from leveret.broker.commits import Commits
+from leveret.broker.metrics import Metrics, queue_values
 from leveret.broker.turn import Turn
 from leveret.broker.upkeep import Upkeep
 from leveret.broker.users import Users, hash_password
@@ -86,6 +87,7 @@ class Broker:
         self.queue_ids = itertools.count(1)
         self.origin_ids = itertools.count(1)
         self.started_ms = self.clock.wall_ms()
+        self.metrics = Metrics(self)
         self.upkeep = Upkeep(self)
         self._classics: dict[int, ClassicQueue] = {}
         self._held_back: dict[HeldBack, None] = {}
@@ -133,6 +135,7 @@ class Broker:
 
     def _make_vhost(self, name: str) -> VirtualHost:
         vhost = VirtualHost(name, self.store, self._make_queue, self.turn.touch, self.queue_ids)
+        vhost.on_queue_gone = self._count_gone
         self.vhosts[name] = vhost
         return vhost
 
@@ -170,6 +173,11 @@ class Broker:
         if journal is not None:
             self._classics[definition.id] = queue
         return queue
+
+    def _count_gone(self, queue: HeldQueue) -> None:
+        gone = self.counters.gone_queues
+        for index, value in enumerate(queue_values(queue)[:7]):
+            gone[index] += value
 
     def durable_queues(self) -> list[ClassicQueue]:
         return [

@@ -7,6 +7,7 @@ import contextlib
 import shutil
 from typing import TYPE_CHECKING
 
+from leveret.broker.metrics import SAMPLE_MS
 from leveret.model.store import Retention, StoreState
 from queues import ClassicQueue
 
@@ -26,6 +27,7 @@ class Upkeep:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
         self._next_sweep = broker.clock.monotonic() + SWEEP_SECONDS
+        self._sampled_ms = 0
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -40,9 +42,16 @@ class Upkeep:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             self.watch()
+            self._sample()
             if self._broker.clock.monotonic() >= self._next_sweep:
                 self._next_sweep = self._broker.clock.monotonic() + SWEEP_SECONDS
                 await self.sweep()
+
+    def _sample(self) -> None:
+        now = self._broker.clock.wall_ms()
+        if now - self._sampled_ms >= SAMPLE_MS:
+            self._sampled_ms = now
+            self._broker.metrics.sample()
 
     def watch(self) -> None:
         """Raise or clear the memory and disk alarms."""

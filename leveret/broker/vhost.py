@@ -79,6 +79,7 @@ class VirtualHost:
         self.reply_queues: dict[str, ReplyQueue] = {}
         self.version = 0
         self.queues_declared = self.queues_created = self.queues_deleted = 0
+        self.on_queue_gone: Callable[[HeldQueue], None] = lambda queue: None
         self._store = store
         self._make_queue = make_queue
         self._touch = touch
@@ -284,6 +285,7 @@ class VirtualHost:
         self.version += 1
         self.queues_deleted += 1
         self._drop_bindings_to(Destination(DestinationKind.QUEUE, queue.name))
+        self.on_queue_gone(queue)
         gone = queue.close(deleted=True)
         if queue.spec.durable and not queue.spec.exclusive:
             self._store.delete(

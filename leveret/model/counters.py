@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -14,3 +14,7 @@ class Counters:
     dropped_unroutable: int = 0
     returned_unroutable: int = 0
     get_empty: int = 0
+    published: int = 0
+    confirmed: int = 0
+    gone_queues: list[int] = field(default_factory=lambda: [0] * 9)
+    """The sums of queues that have been deleted, in the order of a queue's own values."""
