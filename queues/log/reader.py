@@ -40,15 +40,20 @@ class LogReader:
 
     def refresh(self) -> int:
         """Look again how far the log goes; returns the next offset."""
-        mark = next((m for _ in range(_MARK_TRIES) if (m := load_mark(self.directory))), None)
-        segments = list_segments(self.directory)
-        self._view.set_segments(segments)
-        if mark is not None:
-            end = End(mark.segment, mark.position, mark.next_offset)
-        else:
-            end = self._find_end(segments)
-        self._view.advance(end)
-        return end.offset
+        while True:
+            mark = next((m for _ in range(_MARK_TRIES) if (m := load_mark(self.directory))), None)
+            segments = list_segments(self.directory)
+            self._view.set_segments(segments)
+            if mark is None:
+                self._view.advance(self._find_end(segments))
+                return self.next_offset
+            self._view.advance(End(mark.segment, mark.position, mark.next_offset))
+            self._view.hold_end()
+            # A segment is compacted only when a later one is synced: then look again, because
+            # the position of the mark may be one of the file that was replaced.
+            now = load_mark(self.directory)
+            if now is not None and now.segment == mark.segment:
+                return mark.next_offset
 
     def read(self, offset: int, max_records: int = 1000, max_bytes: int = 1 << 20) -> list[Record]:
         return self._view.read(offset, max_records, max_bytes)

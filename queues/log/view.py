@@ -93,6 +93,11 @@ class LogView:
     def advance(self, end: End) -> None:
         self._end = end
 
+    def hold_end(self) -> None:
+        """Open the last readable segment, and keep it open as it is now."""
+        with self.lock:
+            self._segment(self._end.segment)
+
     def replaced(self, base: int, size: int) -> None:
         """The file of a sealed segment is another one now.  Called under the lock."""
         self._sizes[base] = size
@@ -201,7 +206,7 @@ class LogView:
                 segment = self._segment(base)
                 if segment is None:
                     continue
-                for batch in self._valid(segment.walk_from_time(time_ms, self._bound(base, end))):
+                for batch in self._valid(segment.walk_from_time(time_ms, _limit(segment, end))):
                     at = batch.index_of_time(time_ms)
                     if at < batch.header.record_count:
                         return batch.header.base_offset + int(batch.offset_deltas[at])
@@ -211,7 +216,7 @@ class LogView:
         """The time of the newest record of a segment."""
         with self.lock:
             segment = self._segment(base)
-            return segment.last_time(self._bound(base, self._end)) if segment else None
+            return segment.last_time(_limit(segment, self._end)) if segment else None
 
     def first_time(self, base: int) -> int | None:
         with self.lock:
@@ -222,11 +227,10 @@ class LogView:
         """Read everything once; returns all the damage now known."""
         for base in list(self._bases):
             end = self._end
-            with suppress(FileNotFoundError, KeyError):
-                bound = self._bound(base, end)
+            with suppress(FileNotFoundError):
                 segment = SegmentFile(self.directory, Place(self.log_id, base))
                 try:
-                    for _ in self._valid(segment.walk_at(0, base, bound)):
+                    for _ in self._valid(segment.walk_at(0, base, _limit(segment, end))):
                         pass
                 finally:
                     segment.close()
@@ -244,11 +248,14 @@ class LogView:
                 yield hint.batch
             at = bisect_right(bases, hint.segment) - 1
         while at < len(bases) and bases[at] <= end.segment and offset < end.offset:
-            segment, bound = self._segment(bases[at]), self._bound(bases[at], end)
-            if segment is not None and hint is not None:
-                yield from self._valid(segment.walk_at(hint.position, hint.floor, bound))
-            elif segment is not None:
-                yield from self._valid(segment.walk_from(offset, bound))
+            segment = self._segment(bases[at])
+            if segment is not None:
+                bound = _limit(segment, end)
+                if hint is not None:
+                    walked = segment.walk_at(hint.position, hint.floor, bound)
+                else:
+                    walked = segment.walk_from(offset, bound)
+                yield from self._valid(walked)
             hint = None
             at += 1
 
@@ -288,7 +295,7 @@ class LogView:
                 segment = SegmentFile(self.directory, place, shared, self._repair)
                 self._open[base] = segment
             if len(self._open) > _OPEN_SEGMENTS:
-                self._close(next(iter(self._open)))
+                self._close(next(base for base in self._open if base != self._end.segment))
         else:
             self._open.move_to_end(base)
         return segment
@@ -319,9 +326,18 @@ class LogView:
         if segment is not None:
             self._closed_bytes += segment.bytes_read
             segment.close()
+        # Opened again it may be another file, compacted meanwhile.
+        for key in [k for k, hint in self._hints.items() if hint.segment == base]:
+            del self._hints[key]
 
     def _forget(self, base: int) -> None:
         self._close(base)
         self.damage = {key: d for key, d in self.damage.items() if key[0] != base}
-        for key in [k for k, hint in self._hints.items() if hint.segment == base]:
-            del self._hints[key]
+
+
+def _limit(segment: SegmentFile, end: End) -> int:
+    """How far an open segment may be read."""
+    base = segment.place.segment
+    if base == end.segment:
+        return end.position
+    return segment.size() if base < end.segment else 0

@@ -117,6 +117,23 @@ def test_segments_compacted_meanwhile_are_read_as_they_were_or_are(tmp_path):
     log.close()
 
 
+def test_the_end_of_a_reader_is_compacted_behind_its_back(tmp_path):
+    log = small(tmp_path, 2_000)
+    fill(log, 10)
+    with LogReader(tmp_path) as reader:
+        log.roll()
+        fill(log, 30)
+        compact(log, now_ms=0)
+        seen = [record.offset for batch in reader.batches(0) for record in batch.records()]
+        assert set(range(93, 100)) <= set(seen)
+        assert reader.damage() == []
+        reader.refresh()
+        seen = [record.offset for batch in reader.batches(0) for record in batch.records()]
+        assert set(range(393, 400)) <= set(seen)
+        assert reader.damage() == []
+    log.close()
+
+
 def test_batches_stop_where_asked(tmp_path):
     log = small(tmp_path, 2_000)
     fill(log, 20)
