@@ -1,0 +1,43 @@
+/** Partitions as lanes on one scale of offsets; a group's commits stand on them as marks. */
+
+import type { Group, Partition } from '../api/types';
+import { bytes, compact, count, plural } from '../lib/format';
+import { href } from '../lib/route';
+import { laneSegments, scaleOf, segmentCount } from '../lib/logs';
+
+function committedIn(group: Group | undefined, index: number): number | null {
+  return group?.partitions.find((one) => one.partition === index)?.committed ?? null;
+}
+
+function Lane({ partition, scale, group, vhost }: { partition: Partition; scale: { first: number; next: number }; group: Group | undefined; vhost: string }) {
+  const committed = committedIn(group, partition.index);
+  const share = committed === null ? null : (committed - scale.first) / Math.max(1, scale.next - scale.first);
+  const last = partition.next_offset > partition.first_offset ? count(partition.next_offset - 1) : 'none';
+  const spoken = `Partition ${partition.index}: first offset ${count(partition.first_offset)}, last ${last}, ${plural(segmentCount(partition), 'segment')}, ${bytes(partition.bytes)}`;
+  return (
+    <li class="lane" data-testid="lane">
+      <a class="lane-name" href={href(['queues', vhost, partition.queue])} aria-label={`Partition ${partition.index}, queue ${partition.queue}`}>{partition.index}</a>
+      <div class="lane-track" role="img" aria-label={spoken}>
+        {laneSegments(partition, scale).map((segment, index, all) => (
+          <span key={segment.base} class={index === all.length - 1 ? 'segment segment-open' : 'segment'}
+            style={{ left: `${segment.left * 100}%`, width: `${segment.width * 100}%` }}
+            title={`Offsets ${count(segment.base)} to ${count(Math.max(segment.base, segment.end - 1))}${segment.bytes === undefined ? '' : `, ${bytes(segment.bytes)}`}`} />
+        ))}
+        {share !== null && <span class="lane-mark" style={{ left: `${Math.min(1, Math.max(0, share)) * 100}%` }} title={`${group?.group}: committed ${count(committed)}`} />}
+      </div>
+      <span class="lane-facts num">
+        <span>{count(partition.first_offset)} – {last}</span>
+        <span class="muted">{compact(segmentCount(partition))} seg · {bytes(partition.bytes)}</span>
+      </span>
+    </li>
+  );
+}
+
+export function Lanes({ partitions, group, vhost }: { partitions: readonly Partition[]; group: Group | undefined; vhost: string }) {
+  const scale = scaleOf(partitions);
+  return (
+    <ol class="lanes" aria-label="Partitions" data-testid="lanes">
+      {partitions.map((partition) => <Lane key={partition.index} partition={partition} scale={scale} group={group} vhost={vhost} />)}
+    </ol>
+  );
+}

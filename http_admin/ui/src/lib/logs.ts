@@ -1,0 +1,70 @@
+/** Lanes and lag of log-mode queues. Pure. */
+
+import type { Group, Partition, Segment } from '../api/types';
+
+export interface LaneSegment {
+  base: number;
+  end: number;
+  /** Place and width on the lane, 0 to 1. */
+  left: number;
+  width: number;
+  bytes: number | undefined;
+}
+
+export function segmentCount(partition: Partition): number {
+  return typeof partition.segments === 'number' ? partition.segments : partition.segments.length;
+}
+
+/** Segments as shares of one scale for all lanes, so that their lengths can be compared. */
+export function laneSegments(partition: Partition, scale: { first: number; next: number }): LaneSegment[] {
+  const span = Math.max(1, scale.next - scale.first);
+  return segmentsOf(partition).map((segment, index, all) => {
+    const end = all[index + 1]?.base_offset ?? partition.next_offset;
+    return {
+      base: segment.base_offset,
+      end,
+      left: (segment.base_offset - scale.first) / span,
+      width: Math.max(0, end - segment.base_offset) / span,
+      bytes: segment.bytes,
+    };
+  });
+}
+
+/** A server that sends only the number of segments still gets a lane with one block. */
+function segmentsOf(partition: Partition): Segment[] {
+  if (Array.isArray(partition.segments) && partition.segments.length > 0) return partition.segments;
+  if (partition.next_offset <= partition.first_offset) return [];
+  return [{ base_offset: partition.first_offset, bytes: partition.bytes }];
+}
+
+export function scaleOf(partitions: readonly Partition[]): { first: number; next: number } {
+  if (partitions.length === 0) return { first: 0, next: 1 };
+  return {
+    first: Math.min(...partitions.map((one) => one.first_offset)),
+    next: Math.max(...partitions.map((one) => one.next_offset), 1),
+  };
+}
+
+export function totalLag(group: Group): number {
+  return group.partitions.reduce((sum, one) => sum + (one.lag ?? 0), 0);
+}
+
+export function records(partitions: readonly Partition[]): number {
+  return partitions.reduce((sum, one) => sum + Math.max(0, one.next_offset - one.first_offset), 0);
+}
+
+export type ResetKind = 'first' | 'last' | 'next' | 'offset' | 'time';
+
+/** What the reset call wants: a word, an offset, or a time in ISO 8601 (a bare number is an offset). */
+export function resetTarget(kind: ResetKind, text: string): string | number {
+  if (kind === 'offset') {
+    if (!/^\d+$/.test(text.trim())) throw new Error('The offset must be a whole number.');
+    return Number(text);
+  }
+  if (kind === 'time') {
+    const at = Date.parse(text);
+    if (Number.isNaN(at)) throw new Error('Choose a date and a time.');
+    return new Date(at).toISOString();
+  }
+  return kind;
+}

@@ -1,0 +1,84 @@
+import { useState } from 'preact/hooks';
+import { apiPath, put, remove } from '../../api/client';
+import { useOnce } from '../../api/live';
+import type { LimitSet, User } from '../../api/types';
+import { Card, PageHead } from '../../components/basics';
+import { DataTable, type Column } from '../../components/DataTable';
+import { attempt, confirmLoss, Loading, toast, Unavailable } from '../../components/feedback';
+import { Form, SelectField, TextField } from '../../components/forms';
+import { wholeNumber } from '../../lib/arguments';
+import { count } from '../../lib/format';
+import { useScope } from '../../lib/session';
+
+type Kind = 'vhost-limits' | 'user-limits';
+
+interface Row {
+  owner: string;
+  limit: string;
+  amount: number;
+}
+
+const NAMES: Record<Kind, readonly { id: string; label: string }[]> = {
+  'vhost-limits': [{ id: 'max-connections', label: 'Connections at once' }, { id: 'max-queues', label: 'Queues' }],
+  'user-limits': [{ id: 'max-connections', label: 'Connections at once' }, { id: 'max-channels', label: 'Channels at once' }],
+};
+
+function rowsOf(sets: readonly LimitSet[]): Row[] {
+  return sets.flatMap((set) => Object.entries(set.value).map(([limit, amount]) => ({ owner: set.vhost ?? set.user ?? '', limit, amount })));
+}
+
+function LimitForm({ kind, owners, onDone }: { kind: Kind; owners: readonly string[]; onDone: () => void }) {
+  const [owner, setOwner] = useState('');
+  const [limit, setLimit] = useState(NAMES[kind][0]?.id ?? '');
+  const [amount, setAmount] = useState('');
+  const chosen = owner === '' ? (owners[0] ?? '') : owner;
+  const submit = async (): Promise<void> => {
+    await put(apiPath(kind, chosen, limit), { value: wholeNumber('At most', amount) });
+    toast('Limit set.');
+    setAmount('');
+    onDone();
+  };
+  return (
+    <Form label={`Set a limit (${kind})`} action="Set limit" testid={`add-${kind}`} onSubmit={submit}>
+      <SelectField label={kind === 'vhost-limits' ? 'Virtual host' : 'User'} value={chosen} onInput={setOwner} options={owners} />
+      <SelectField label="Limit" value={limit} onInput={setLimit} options={NAMES[kind]} />
+      <TextField label="At most" type="number" value={amount} onInput={setAmount} required help="0 allows none; −1 means no limit." />
+    </Form>
+  );
+}
+
+function LimitCard({ kind, title, owners }: { kind: Kind; title: string; owners: readonly string[] }) {
+  const list = useOnce<LimitSet[]>(`/api/${kind}`);
+  const clear = async (row: Row): Promise<void> => {
+    const yes = await confirmLoss({ title: 'Remove this limit?', loss: `${row.owner} may then have any number (${row.limit}).`, action: 'Remove limit' });
+    if (yes && (await attempt(() => remove(apiPath(kind, row.owner, row.limit)), 'Limit removed.'))) await list.refresh();
+  };
+  const columns: Column<Row>[] = [
+    { id: 'owner', title: kind === 'vhost-limits' ? 'Virtual host' : 'User', render: (row) => row.owner },
+    { id: 'limit', title: 'Limit', render: (row) => NAMES[kind].find((one) => one.id === row.limit)?.label ?? row.limit },
+    { id: 'amount', title: 'At most', numeric: true, render: (row) => count(row.amount) },
+    { id: 'clear', title: '', render: (row) => <button class="button button-small" aria-label={`Remove ${row.limit} of ${row.owner}`} onClick={() => void clear(row)}>Remove</button> },
+  ];
+  const rows = rowsOf(list.data ?? []);
+  return (
+    <Card title={title} testid={kind}>
+      {list.error && <Unavailable what="these limits" error={list.error} />}
+      {list.loading && <Loading />}
+      {list.data && rows.length === 0 && <p class="muted">No limits set.</p>}
+      {rows.length > 0 && <DataTable label={title} columns={columns} rows={rows} rowKey={(row) => `${row.owner}\n${row.limit}`} />}
+      {!list.error && <div class="gap-top"><LimitForm kind={kind} owners={owners} onDone={() => void list.refresh()} /></div>}
+    </Card>
+  );
+}
+
+export function LimitsPage() {
+  const { vhosts } = useScope();
+  const users = useOnce<User[]>('/api/users');
+  return (
+    <>
+      <PageHead title="Limits" sub="How much one virtual host or one user may have at a time." />
+      <LimitCard kind="vhost-limits" title="Virtual hosts" owners={vhosts.map((one) => one.name)} />
+      <LimitCard kind="user-limits" title="Users" owners={(users.data ?? []).map((one) => one.name)} />
+    </>
+  );
+}

@@ -1,0 +1,93 @@
+import { useState } from 'preact/hooks';
+import { apiPath } from '../api/client';
+import { useLive } from '../api/live';
+import type { Group, GroupPartition, Log } from '../api/types';
+import { Badge, Card, Empty, PageHead, Stat, Stats } from '../components/basics';
+import { DataTable, type Column } from '../components/DataTable';
+import { ErrorNote, Loading, Unavailable } from '../components/feedback';
+import { byEvent } from '../components/forms';
+import { Lanes } from '../components/Lanes';
+import { ConnectionLink } from '../components/links';
+import { OffsetReset } from '../components/OffsetReset';
+import { bytes, count, plural } from '../lib/format';
+import { records, totalLag } from '../lib/logs';
+import { retentionWords } from './logs';
+
+function holder(group: Group, partition: number) {
+  const member = group.members.find((one) => one.partitions.includes(partition));
+  if (member === undefined) return <Badge tone="warn">nobody</Badge>;
+  return <><code>{member.consumer_tag}</code> <span class="under"><ConnectionLink name={member.connection} /></span></>;
+}
+
+function groupColumns(group: Group): Column<GroupPartition>[] {
+  return [
+    { id: 'partition', title: 'Partition', render: (one) => one.partition },
+    { id: 'committed', title: 'Committed', numeric: true, render: (one) => (one.committed === null ? 'not yet' : count(one.committed)) },
+    { id: 'end', title: 'End', numeric: true, minor: true, render: (one) => count(one.end) },
+    { id: 'lag', title: 'Lag', numeric: true, render: (one) => <LagCell lag={one.lag} most={Math.max(1, ...group.partitions.map((other) => other.lag))} /> },
+    { id: 'member', title: 'Read by', render: (one) => holder(group, one.partition) },
+  ];
+}
+
+function LagCell({ lag, most }: { lag: number; most: number }) {
+  return (
+    <span class="lag">
+      <span class="lag-bar" aria-hidden="true"><span style={{ width: `${(lag / most) * 100}%` }} /></span>
+      {count(lag)}
+    </span>
+  );
+}
+
+function GroupCard({ group, onReset }: { group: Group; onReset: () => void }) {
+  const idle = group.members.filter((one) => one.partitions.length === 0).length;
+  const members = `${plural(group.members.length, 'member')}${idle === 0 ? '' : `, ${idle} waiting`}`;
+  return (
+    <Card title={group.group} testid="group" aside={<button class="button button-small" onClick={onReset} aria-label={`Move offsets of ${group.group}`}>Move offsets…</button>}>
+      <p class="card-lead muted">{members} · {count(totalLag(group))} records behind</p>
+      <DataTable label={`Partitions of group ${group.group}`} columns={groupColumns(group)} rows={group.partitions} rowKey={(one) => String(one.partition)} />
+    </Card>
+  );
+}
+
+export function LogPage({ vhost, name }: { vhost: string; name: string }) {
+  const logs = useLive<Log[]>(apiPath('logs', vhost));
+  const groups = useLive<Group[]>(apiPath('logs', vhost, name, 'groups'));
+  const [marked, setMarked] = useState('');
+  const [resetting, setResetting] = useState<Group | null>(null);
+  const parent = { label: 'Logs', to: '#/logs' };
+  const log = logs.data?.find((one) => one.name === name);
+  if (log === undefined) {
+    return (
+      <>
+        <PageHead title={name} parent={parent} />
+        {logs.error ? <Unavailable what="logs" error={logs.error} /> : logs.data ? <p>There is no log of this name in {vhost}.</p> : <Loading />}
+      </>
+    );
+  }
+  const all = groups.data ?? [];
+  const shown = all.find((one) => one.group === marked) ?? all[0];
+  return (
+    <>
+      <PageHead title={name} parent={parent} sub={`log in ${vhost}, ${retentionWords(log)}`} />
+      <Stats>
+        <Stat label="Records" value={count(records(log.partitions))} />
+        <Stat label="Size" value={bytes(log.partitions.reduce((sum, one) => sum + one.bytes, 0))} />
+        <Stat label="Partitions" value={count(log.partitions.length)} />
+        <Stat label="Groups" value={count(all.length)} note={`${count(all.reduce((sum, one) => sum + totalLag(one), 0))} records behind`} />
+      </Stats>
+      <Card title="Partitions" aside={all.length > 0 && (
+        <label class="inline-label">Marks of group{' '}
+          <select value={shown?.group ?? ''} onChange={byEvent(setMarked)}>{all.map((one) => <option key={one.group}>{one.group}</option>)}</select>
+        </label>
+      )}>
+        <Lanes partitions={log.partitions} group={shown} vhost={vhost} />
+      </Card>
+      {groups.error && <ErrorNote error={groups.error} />}
+      {all.map((group) => <GroupCard key={group.group} group={group} onReset={() => setResetting(group)} />)}
+      {groups.data?.length === 0 && (
+        <Card><Empty title="No consumer groups"><p>Consumers that give the argument <code>x-group</code> share the partitions, and the broker remembers how far they are.</p></Empty></Card>
+      )}
+      {resetting && <OffsetReset vhost={vhost} log={name} group={resetting} onClose={() => setResetting(null)} onDone={() => void groups.refresh()} />}
+    </>
+  );
+}

@@ -1,0 +1,140 @@
+import { apiPath, get, remove } from '../api/client';
+import { useLive, useOnce } from '../api/live';
+import type { Binding, Exchange, Queue } from '../api/types';
+import { Card, Empty, Facts, PageHead, Snippet, Stat, Stats, TableFacts, Tabs } from '../components/basics';
+import { BindForm, BindingTable } from '../components/Bindings';
+import { TrafficCharts } from '../components/charts';
+import { Consumers } from '../components/Consumers';
+import { attempt, confirmLoss, ErrorNote, Loading } from '../components/feedback';
+import { Browse, GetMessages } from '../components/Messages';
+import { Publish } from '../components/Publish';
+import { bytes, count, duration, plural, rate } from '../lib/format';
+import { go, useRoute, useStored } from '../lib/hooks';
+import { rangeOf, sampleQuery, type Range } from '../lib/series';
+import { useScope } from '../lib/session';
+import { amqpUrl, consumeSnippet } from '../lib/snippets';
+import { QueueBadges } from './queues';
+
+const TABS = [
+  { id: 'overview', label: 'Overview' },
+  { id: 'messages', label: 'Messages' },
+  { id: 'publish', label: 'Publish' },
+  { id: 'bindings', label: 'Bindings' },
+] as const;
+
+/** The counts in a question are read fresh: the page may be seconds old. */
+async function fresh(queue: Queue): Promise<Queue> {
+  try {
+    return await get<Queue>(apiPath('queues', queue.vhost, queue.name));
+  } catch {
+    return queue;
+  }
+}
+
+async function purge(shown: Queue, refresh: () => Promise<void>): Promise<void> {
+  const queue = await fresh(shown);
+  const held = queue.messages_unacknowledged ?? 0;
+  const kept = held === 0 ? '' : ` ${plural(held, 'message')} with a consumer stay.`;
+  const yes = await confirmLoss({
+    title: `Purge ${queue.name}?`,
+    loss: `${plural(queue.messages_ready ?? 0, 'ready message')} will be lost.${kept} This cannot be undone.`,
+    action: 'Purge queue',
+  });
+  if (yes && (await attempt(() => remove(apiPath('queues', queue.vhost, queue.name, 'contents')), `${queue.name} is purged.`))) await refresh();
+}
+
+async function deleteQueue(shown: Queue): Promise<void> {
+  const queue = await fresh(shown);
+  const yes = await confirmLoss({
+    title: `Delete ${queue.name}?`,
+    loss: `The queue, its bindings and ${plural(queue.messages ?? 0, 'message')} will be lost, and ${plural(queue.consumers ?? 0, 'consumer')} cut off. This cannot be undone.`,
+    action: 'Delete queue',
+  });
+  if (yes && (await attempt(() => remove(apiPath('queues', queue.vhost, queue.name)), `${queue.name} is deleted.`))) go('#/queues');
+}
+
+function Numbers({ queue }: { queue: Queue }) {
+  const lonely = (queue.messages_ready ?? 0) > 0 && queue.consumers === 0 && queue.type !== 'stream';
+  return (
+    <Stats>
+      <Stat label="Ready" value={count(queue.messages_ready)} note={bytes(queue.message_bytes_ready ?? queue.message_bytes)} testid="ready" />
+      <Stat label="Unacknowledged" value={count(queue.messages_unacknowledged)} note={queue.message_bytes_unacknowledged === undefined ? undefined : bytes(queue.message_bytes_unacknowledged)} testid="unacked" />
+      <Stat label="Oldest ready" value={duration(queue.oldest_ready_age_ms)} note={queue.oldest_unacked_age_ms ? `unacked: ${duration(queue.oldest_unacked_age_ms)}` : undefined} />
+      <Stat label="In" value={rate(queue.message_stats?.publish_details?.rate ?? 0)} note={`${count(queue.message_stats?.publish ?? 0)} in all`} />
+      <Stat label="Out" value={rate(queue.message_stats?.deliver_get_details?.rate ?? 0)} note={`${count(queue.message_stats?.ack ?? 0)} acknowledged`} />
+      <Stat label="Consumers" value={count(queue.consumers)} tone={lonely ? 'warn' : 'plain'} note={lonely ? 'nobody takes messages' : undefined} />
+    </Stats>
+  );
+}
+
+function OverviewTab({ queue, range, onRange }: { queue: Queue; range: Range; onRange: (id: string) => void }) {
+  const scope = useScope();
+  const url = amqpUrl(scope.overview, scope.session.name, queue.vhost, location.hostname);
+  const consumers = queue.consumer_details ?? [];
+  return (
+    <>
+      <Numbers queue={queue} />
+      <TrafficCharts totals={queue} stats={queue.message_stats} range={range} onRange={onRange} />
+      <Card title="Consumers">
+        {consumers.length > 0 ? <Consumers consumers={consumers} of="queue" /> : (
+          <Empty title="No consumer">
+            <p>This program takes messages from the queue, one after the other:</p>
+            <Snippet code={consumeSnippet(url, queue.name)} label="Python program that consumes" />
+          </Empty>
+        )}
+      </Card>
+      <div class="columns">
+        <Card title="Declared with">
+          <Facts items={[['Type', queue.type], ['State', queue.state], ['Durable', queue.durable ? 'yes' : 'no'], ['Auto-delete', queue.auto_delete ? 'yes' : 'no'], ['Exclusive', queue.exclusive ? 'yes' : 'no']]} />
+          <div class="gap-top"><TableFacts table={queue.arguments} none="No arguments." /></div>
+        </Card>
+        <Card title="Policy">
+          {queue.policy ? <><p class="card-lead"><a href="#/policies">{queue.policy}</a></p><TableFacts table={queue.effective_policy_definition} /></> : <p class="muted">No policy applies.</p>}
+        </Card>
+      </div>
+    </>
+  );
+}
+
+function BindingsTab({ queue }: { queue: Queue }) {
+  const bindings = useLive<Binding[]>(apiPath('queues', queue.vhost, queue.name, 'bindings'));
+  const exchanges = useOnce<Exchange[]>(apiPath('exchanges', queue.vhost));
+  const named = (bindings.data ?? []).filter((one) => one.source !== '');
+  const names = (exchanges.data ?? []).map((one) => one.name).filter((name) => name !== '');
+  return (
+    <>
+      <Card title="Bindings">
+        {bindings.error && <ErrorNote error={bindings.error} />}
+        <p class="muted card-lead">The default exchange always reaches this queue by its name.</p>
+        {named.length > 0 ? <BindingTable bindings={named} show="source" label="Bindings of this queue" onChange={() => void bindings.refresh()} /> : <p>No other exchange sends here yet.</p>}
+      </Card>
+      <Card title="Bind to an exchange"><BindForm vhost={queue.vhost} queue={queue.name} names={names} onDone={() => void bindings.refresh()} /></Card>
+    </>
+  );
+}
+
+export function QueuePage({ vhost, name }: { vhost: string; name: string }) {
+  const { query } = useRoute();
+  const [rangeId, setRange] = useStored('leveret.range', '1m');
+  const tab = TABS.find((one) => one.id === query['tab'])?.id ?? 'overview';
+  const live = useLive<Queue>(`${apiPath('queues', vhost, name)}?${sampleQuery(rangeOf(rangeId))}`);
+  const parent = { label: 'Queues', to: '#/queues' };
+  const queue = live.data;
+  if (queue === undefined) {
+    return <><PageHead title={name} parent={parent} />{live.error ? <ErrorNote error={live.error} /> : <Loading />}</>;
+  }
+  return (
+    <>
+      <PageHead title={name} parent={parent} sub={<>in {vhost} <QueueBadges queue={queue} /></>}>
+        {queue.type !== 'stream' && <button class="button button-danger" data-testid="purge" onClick={() => void purge(queue, live.refresh)}>Purge</button>}
+        <button class="button button-danger" data-testid="delete" onClick={() => void deleteQueue(queue)}>Delete</button>
+      </PageHead>
+      {live.error && <ErrorNote error={live.error} />}
+      <Tabs path={['queues', vhost, name]} tabs={TABS} current={tab} label="Parts of this queue" />
+      {tab === 'overview' && <OverviewTab queue={queue} range={rangeOf(rangeId)} onRange={setRange} />}
+      {tab === 'messages' && <div class="stack"><Browse queue={queue} /><GetMessages queue={queue} /></div>}
+      {tab === 'publish' && <Card title="Publish to this queue"><p class="muted card-lead">Through the default exchange, straight into {name}.</p><Publish vhost={vhost} exchange="" fixedKey={name} /></Card>}
+      {tab === 'bindings' && <BindingsTab queue={queue} />}
+    </>
+  );
+}

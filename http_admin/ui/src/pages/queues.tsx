@@ -1,0 +1,105 @@
+import { useRef } from 'preact/hooks';
+import { apiPath } from '../api/client';
+import { useLive } from '../api/live';
+import type { Page, Queue } from '../api/types';
+import { Badge, Card, Empty, PageHead, Snippet } from '../components/basics';
+import { Sparkline } from '../components/Chart';
+import { DataTable, FilterBox, Pager, useListState, type Column } from '../components/DataTable';
+import { ErrorNote, Loading } from '../components/feedback';
+import { Icon } from '../components/Icon';
+import { QueueLink } from '../components/links';
+import { count, duration, rate } from '../lib/format';
+import { href } from '../lib/route';
+import { levels } from '../lib/series';
+import { homeVhost, useScope } from '../lib/session';
+import { amqpUrl, publishSnippet } from '../lib/snippets';
+
+const SPARK_POINTS = 40;
+const SAMPLES = 'lengths_age=600&lengths_incr=30';
+
+type Depths = Map<string, number[]>;
+
+const keyOf = (queue: Queue): string => `${queue.vhost}\n${queue.name}`;
+
+/** Depths of the rows shown: the server's samples, or what this page has seen where it sends none. */
+function useDepths(items: readonly Queue[] | undefined): Depths {
+  const seen = useRef<{ items?: readonly Queue[]; depths: Depths }>({ depths: new Map() });
+  if (items !== undefined && items !== seen.current.items) {
+    const next: Depths = new Map();
+    for (const queue of items) {
+      const sampled = [...levels(queue.messages_details).values()];
+      const own = [...(seen.current.depths.get(keyOf(queue)) ?? []), queue.messages ?? 0].slice(-SPARK_POINTS);
+      next.set(keyOf(queue), sampled.length > 1 ? sampled : own);
+    }
+    seen.current = { items, depths: next };
+  }
+  return seen.current.depths;
+}
+
+export function QueueBadges({ queue }: { queue: Queue }) {
+  return (
+    <span class="badges">
+      {queue.type && queue.type !== 'classic' && <Badge tone="info">{queue.type === 'stream' ? 'log' : queue.type}</Badge>}
+      {!queue.durable && <Badge title="Gone after a restart">transient</Badge>}
+      {queue.exclusive && <Badge title="Only for the connection that declared it">exclusive</Badge>}
+      {queue.auto_delete && <Badge title="Deleted when its last consumer leaves">auto-delete</Badge>}
+      {queue.arguments['x-dead-letter-exchange'] !== undefined && <Badge title="Dead letters go to an exchange">DLX</Badge>}
+      {queue.arguments['x-max-priority'] !== undefined && <Badge title="Messages have priorities">priority</Badge>}
+      {queue.policy && <Badge title="Policy in force">{queue.policy}</Badge>}
+    </span>
+  );
+}
+
+function columnsFor(depths: Depths): Column<Queue>[] {
+  return [
+    { id: 'name', title: 'Name', sort: 'name', render: (queue) => <QueueLink vhost={queue.vhost} name={queue.name} /> },
+    { id: 'features', title: 'Features', minor: true, render: (queue) => <QueueBadges queue={queue} /> },
+    { id: 'depth', title: 'Depth', minor: true, render: (queue) => <Sparkline values={depths.get(keyOf(queue)) ?? []} /> },
+    { id: 'ready', title: 'Ready', sort: 'messages_ready', numeric: true, render: (queue) => count(queue.messages_ready) },
+    { id: 'unacked', title: 'Unacked', sort: 'messages_unacknowledged', numeric: true, minor: true, render: (queue) => count(queue.messages_unacknowledged) },
+    { id: 'total', title: 'Total', sort: 'messages', numeric: true, minor: true, render: (queue) => count(queue.messages) },
+    { id: 'oldest', title: 'Oldest', sort: 'oldest_ready_age_ms', numeric: true, minor: true, render: (queue) => duration(queue.oldest_ready_age_ms) },
+    { id: 'in', title: 'In', sort: 'message_stats.publish_details.rate', numeric: true, minor: true, render: (queue) => rate(queue.message_stats?.publish_details?.rate ?? 0) },
+    { id: 'out', title: 'Out', sort: 'message_stats.deliver_get_details.rate', numeric: true, minor: true, render: (queue) => rate(queue.message_stats?.deliver_get_details?.rate ?? 0) },
+    { id: 'consumers', title: 'Consumers', sort: 'consumers', numeric: true, render: (queue) => consumersCell(queue) },
+  ];
+}
+
+function consumersCell(queue: Queue) {
+  const idle = (queue.consumers ?? 0) === 0 && (queue.messages_ready ?? 0) > 0 && queue.type !== 'stream';
+  return idle ? <Badge tone="warn" title="Messages wait and nobody takes them">none</Badge> : count(queue.consumers);
+}
+
+export function QueuesPage() {
+  const scope = useScope();
+  const list = useListState(['queues'], { by: 'name', descending: false });
+  const base = scope.vhost === '' ? '/api/queues' : apiPath('queues', scope.vhost);
+  const { data, error, loading } = useLive<Page<Queue>>(`${base}?${list.query}&${SAMPLES}`);
+  const depths = useDepths(data?.items);
+  const url = amqpUrl(scope.overview, scope.session.name, homeVhost(scope), location.hostname);
+  return (
+    <>
+      <PageHead title="Queues" sub="Where messages wait for those who work on them.">
+        <a class="button button-main" href={href(['new-queue'])}><Icon name="plus" /> Declare queue</a>
+      </PageHead>
+      {error && <ErrorNote error={error} />}
+      {data === undefined && !error && <Loading />}
+      {data?.total_count === 0 && (
+        <Card>
+          <Empty title="No queues yet">
+            <p>Declare one with the button above, or let a program do it. Ready to paste:</p>
+            <Snippet code={publishSnippet(url)} label="Python program that declares a queue and publishes to it" />
+          </Empty>
+        </Card>
+      )}
+      {data !== undefined && data.total_count > 0 && (
+        <Card tight>
+          <div class="toolbar"><FilterBox label="Filter by name" value={list.filter} onInput={list.setFilter} /></div>
+          <DataTable label="Queues" testid="queues" columns={columnsFor(depths)} rows={data.items} rowKey={keyOf}
+            sorting={list.sorting} onSort={list.setSorting} busy={loading} />
+          <Pager data={data} onPage={list.setPage} noun="queues" />
+        </Card>
+      )}
+    </>
+  );
+}
