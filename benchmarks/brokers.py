@@ -2,8 +2,9 @@
 
 Both run with their default settings and all cores. RabbitMQ runs as the user who runs the
 benchmark, with its own node name, cookie, port mapper and no configuration file, so it shares
-nothing with a RabbitMQ that the machine may already run. Everything is stopped by process id, and
-the directories go with it.
+nothing with a RabbitMQ that the machine may already run. They have sessions of their
+own, so an interrupt at the terminal reaches the benchmark alone, which then stops them by process
+id; the directories go with them.
 """
 
 import contextlib
@@ -113,6 +114,7 @@ def _start_rabbitmq() -> Running:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
+        start_new_session=True,
     )
     command = [str(RABBITMQ_SERVER)]
     address = Address(HOST, port)
@@ -154,7 +156,13 @@ def _launch(
     with (directory / "output.log").open("wb") as log:
         began = time.monotonic()
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=_ROOT
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=_ROOT,
+            start_new_session=True,
         )
     running = Running(kind, address, process, directory, helpers)
     try:

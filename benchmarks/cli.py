@@ -7,6 +7,8 @@ did not start or nothing was selected.
 import argparse
 import contextlib
 import resource
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"no workload matches {options.only!r}; --list shows them all")
         return 2
     _allow_many_files()
+    # Ended from outside, it must still stop the brokers it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return _run(console, workloads, options)
     except StartError as error:

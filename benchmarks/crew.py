@@ -148,7 +148,7 @@ def _main(role: Role, pipe: Pipe, tally: Tally) -> None:
         report = role.work(tally)
         cpu = _cpu_seconds() - before
         pipe.send(Report(report.count, report.started, report.finished, report.latencies, cpu))
-    except (EOFError, BrokenPipeError):
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except Exception as error:  # noqa: BLE001 - whatever it was, the parent must hear of it
         pipe.send(f"{type(role).__name__}: {type(error).__name__}: {error}")

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.brokers import Kind
-from benchmarks.figures import shown
+from benchmarks.figures import median, shown
 from benchmarks.runner import Result, Row
 
 _BUSY = 0.9
+_OTHERS = 0.3
 _RESULTS, _RESULTS_END = "<!-- results -->", "<!-- end of results -->"
 
 
@@ -58,6 +59,12 @@ def show(
         console.print(
             f"[yellow]{result.workload.name}: a generator process was busy "
             f"{result.busiest():.0%} of the time; the broker may not be the bottleneck[/]"
+        )
+    others = median([share for result in results for share in result.other_cores] or [0.0])
+    if others > _OTHERS:
+        console.print(
+            f"[yellow]other programs used {others:.1f} cores meanwhile: both brokers would be "
+            "faster on a quiet machine, and latencies say little on a busy one[/]"
         )
     for result in results:
         for kind, error in result.errors.items():
@@ -126,5 +133,6 @@ def _result_document(result: Result) -> dict[str, Any]:
         },
         "broker_cores": {str(kind): cores for kind, cores in result.broker_cores.items()},
         "generator_busiest": result.busiest(),
+        "other_cores": result.other_cores,
         "errors": {str(kind): error for kind, error in result.errors.items()},
     }

@@ -40,6 +40,7 @@ class Result:
     outcomes: dict[Kind, list[Outcome]] = field(default_factory=dict)
     errors: dict[Kind, str] = field(default_factory=dict)
     broker_cores: dict[Kind, list[float]] = field(default_factory=dict)
+    other_cores: list[float] = field(default_factory=list)
 
     def figure(self, kind: Kind, key: str) -> float | None:
         outcomes = self.outcomes.get(kind)
@@ -104,11 +105,20 @@ def measure(
 
 
 def _one_run(result: Result, broker: Running, pace: Pace) -> None:
-    cpu, began = broker.cpu_seconds(), time.monotonic()
+    cpu, machine, began = broker.cpu_seconds(), _machine_seconds(), time.monotonic()
     outcome = result.workload.scenario.run(broker, pace)
-    cores = (broker.cpu_seconds() - cpu) / (time.monotonic() - began)
+    elapsed = time.monotonic() - began
+    cpu, machine = broker.cpu_seconds() - cpu, _machine_seconds() - machine
     result.outcomes.setdefault(broker.kind, []).append(outcome)
-    result.broker_cores.setdefault(broker.kind, []).append(cores)
+    result.broker_cores.setdefault(broker.kind, []).append(cpu / elapsed)
+    if outcome.workers:
+        result.other_cores.append(max(machine - cpu - outcome.cpu, 0.0) / elapsed)
+
+
+def _machine_seconds() -> float:
+    """Processor seconds that the whole machine has worked so far."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 def _attempt(result: Result, broker: Running, step: Callable[[Running], None]) -> None:

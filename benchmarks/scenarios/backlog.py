@@ -7,7 +7,7 @@ from benchmarks.brokers import Running
 from benchmarks.connection import Address
 from benchmarks.crew import Crew, Report, RunError
 from benchmarks.roles import Consumer, Publisher, Stream
-from benchmarks.scenarios.base import Outcome, Pace, busiest
+from benchmarks.scenarios.base import Outcome, Pace
 from benchmarks.scenarios.flow import check_count
 from benchmarks.topology import Topology
 
@@ -42,7 +42,7 @@ class Backlog:
                 raise RunError(f"{left:,} messages are left in the queue although all were acked")
         finally:
             self.topology.delete(address)
-        return Outcome({"fill": _rate(filled), "drain": _rate(drained)}, busiest((filled, drained)))
+        return Outcome({"fill": _rate(filled), "drain": _rate(drained)}, (filled, drained))
 
     def clean_up(self, broker: Running) -> None:
         """Nothing is left after a run."""

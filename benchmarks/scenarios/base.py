@@ -1,6 +1,5 @@
 """What the runner asks of a scenario, and what it gets back."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,10 +17,20 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Figures of one run by key, and the share of a core its busiest generator process took."""
+    """Figures of one run by key, and what the generator's processes needed for it."""
 
     figures: dict[str, float]
-    busiest: float = 0.0
+    workers: tuple[Report, ...] = ()
+
+    @property
+    def busiest(self) -> float:
+        """The share of a core that the busiest generator process took."""
+        return max((worker.busy for worker in self.workers), default=0.0)
+
+    @property
+    def cpu(self) -> float:
+        """Processor seconds of all generator processes."""
+        return sum(worker.cpu for worker in self.workers)
 
 
 class Scenario(Protocol):
@@ -30,7 +39,3 @@ class Scenario(Protocol):
     def run(self, broker: Running, pace: Pace) -> Outcome: ...
 
     def clean_up(self, broker: Running) -> None: ...
-
-
-def busiest(reports: Iterable[Report]) -> float:
-    return max((report.busy for report in reports), default=0.0)

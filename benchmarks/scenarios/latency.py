@@ -7,7 +7,7 @@ from benchmarks.crew import Crew, Report, Role, RunError
 from benchmarks.figures import percentile
 from benchmarks.pacing import LonePublisher, PacedPublisher, Requester, Responder, StampReader
 from benchmarks.roles import Consumer
-from benchmarks.scenarios.base import Outcome, Pace, busiest
+from benchmarks.scenarios.base import Outcome, Pace
 from benchmarks.topology import Topology
 
 _WITHIN = 60.0
@@ -32,7 +32,7 @@ class SteadyLatency:
         sent, got = _run_pair(roles, pace)
         if sent.count != got.count:
             raise RunError(f"{sent.count:,} deliveries expected, {got.count:,} received")
-        return _timed(got, [sent, got])
+        return _timed(got, (sent, got))
 
     def clean_up(self, broker: Running) -> None:
         self.topology.delete(broker.address)
@@ -55,12 +55,12 @@ class ConfirmLatency:
             with Crew([publisher]) as crew:
                 crew.go()
                 (sent,) = crew.reports(slice(None), pace.seconds + _WITHIN)
-            return _timed(sent, [sent])
+            return _timed(sent, (sent,))
         consumer = Consumer(broker.address, (queue,), 0, ack_every=1)
         sent, got = _run_pair([publisher, consumer], pace)
         if sent.count != got.count:
             raise RunError(f"{sent.count:,} deliveries expected, {got.count:,} received")
-        return _timed(sent, [sent, got])
+        return _timed(sent, (sent, got))
 
     def clean_up(self, broker: Running) -> None:
         self.topology.delete(broker.address)
@@ -84,7 +84,7 @@ class RequestReply:
         asked, answered = _run_pair(roles, pace)
         if asked.count != answered.count:
             raise RunError(f"{asked.count:,} requests, {answered.count:,} answers")
-        return _timed(asked, [asked, answered])
+        return _timed(asked, (asked, answered))
 
     def clean_up(self, broker: Running) -> None:
         self.topology.delete(broker.address)
@@ -99,10 +99,10 @@ def _run_pair(roles: list[Role], pace: Pace) -> tuple[Report, Report]:
     return first, second
 
 
-def _timed(report: Report, all_reports: list[Report]) -> Outcome:
+def _timed(report: Report, all_reports: tuple[Report, ...]) -> Outcome:
     figures = {
         "rate": report.count / (report.finished - report.started),
         "p50": percentile(report.latencies, 50) * 1000,
         "p99": percentile(report.latencies, 99) * 1000,
     }
-    return Outcome(figures, busiest(all_reports))
+    return Outcome(figures, all_reports)

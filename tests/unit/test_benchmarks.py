@@ -359,10 +359,13 @@ class TestReport:
     def test_errors_and_a_busy_generator_are_said(self):
         rows, results = self.rows_and_results()
         results[0].errors[Kind.LEVERET] = "RunError: 3 [lost]"
-        results[1].outcomes[Kind.LEVERET] = [Outcome({"rate": 1.0}, busiest=0.97)]
+        worker = Report(1, started=0.0, finished=10.0, cpu=9.7)
+        results[1].outcomes[Kind.LEVERET] = [Outcome({"rate": 1.0}, (worker,))]
+        results[1].other_cores = [1.26]
         text = self.text(rows, results)
         assert "transient-100b on leveret: RunError: 3 [lost]" in text
         assert "fanout-10: a generator process was busy 97%" in text
+        assert "other programs used 1.3 cores" in text
 
     def test_json_holds_rows_and_rounds(self):
         rows, results = self.rows_and_results()
