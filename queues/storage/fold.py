@@ -13,7 +13,7 @@ from operator import lt
 
 from leveret.model.store import Live
 
-_SLICE = 1 << 16
+_SLICE = 1 << 14
 
 
 class Fold:

@@ -33,7 +33,7 @@ def read_definitions(engine: Engine) -> tuple[Definition, ...]:
                 continue
             query = select(*(table.c[name] for name in statements.columns_of(kind)))
             if table is schema.queues:
-                query = query.where(schema.queues.c.deleted_ms.is_(None))
+                query = query.where(table.c.deleted_ms.is_(None), table.c.durable)
             found += [cast("Definition", kind(*row)) for row in connection.execute(query)]
     return tuple(found)
 

@@ -1,0 +1,1 @@
+"""The storage room: packing, fold, crashes, damage, full disks."""

@@ -1,0 +1,347 @@
+"""What a restart brings back, against a model of the queues."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leveret.model.history import EventKind, Keep, OriginKind
+from leveret.model.store import (
+    BindingDefinition,
+    Definition,
+    ExchangeDefinition,
+    GroupOffset,
+    Lease,
+    Live,
+    Origin,
+    ParameterDefinition,
+    PermissionDefinition,
+    PolicyDefinition,
+    QueueDefinition,
+    Retention,
+    Snapshot,
+    TopicPermissionDefinition,
+    UserDefinition,
+    VhostDefinition,
+)
+from tests.contract.stores import Harness
+
+SETTLING = [kind for kind in EventKind if kind.settles]
+
+# The random histories open many real databases; none of them needs a real fsync.
+QUICK_DISK = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+DEFINITIONS: list[Definition] = [
+    VhostDefinition("/", '{"tags": ["a"]}'),
+    UserDefinition("guest", "hash", "argon2id", "administrator"),
+    PermissionDefinition("guest", "/", ".*", "^w", "r$"),
+    TopicPermissionDefinition("guest", "/", "amq.topic", "a", "b"),
+    ExchangeDefinition("/", "e'\"ž", "headers", True, True, '{"a": 1}'),
+    QueueDefinition(1, "/", "q", "classic", True, True, False, '{"x-max-length": 5}', 9, 3),
+    BindingDefinition("/", "e", "q", "queue", "key", '{"x-match": "all"}'),
+    PolicyDefinition("/", "p", True, "^q", "queues", 7, '{"max-length": 2}'),
+    PolicyDefinition("/", "p", False, "^q", "queues", 7, '{"max-length": 3}'),
+    ParameterDefinition("", "", "cluster_name", '"hare"'),
+    GroupOffset(1, "readers", 5, 6),
+]
+
+
+async def reopened(harness: Harness, directory: Path) -> Harness:
+    await harness.close()
+    return Harness(directory, harness.clock)
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda value: type(value).__name__)
+async def test_a_definition_survives_until_it_is_deleted(tmp_path: Path, definition: Definition):
+    harness = Harness(tmp_path)
+    harness.store.save(definition)
+    harness = await reopened(harness, tmp_path)
+    assert harness.recovered.definitions == (definition,)
+    harness.store.delete(definition)
+    harness = await reopened(harness, tmp_path)
+    assert harness.recovered.definitions == ()
+    await harness.close()
+
+
+async def test_the_last_change_of_a_batch_wins(tmp_path: Path):
+    harness = Harness(tmp_path)
+    store = harness.store
+    store.save(VhostDefinition("kept", "1"))
+    store.delete(VhostDefinition("kept"))
+    store.save(VhostDefinition("kept", "2"))
+    store.save(VhostDefinition("gone"))
+    store.delete(VhostDefinition("gone"))
+    harness = await reopened(harness, tmp_path)
+    assert harness.recovered.definitions == (VhostDefinition("kept", "2"),)
+    await harness.close()
+
+
+async def test_many_definitions_in_one_batch(tmp_path: Path):
+    harness = Harness(tmp_path)
+    made = {QueueDefinition(i, "/", f"q{i}") for i in range(1, 501)}
+    bound = {BindingDefinition("/", "e", f"q{i}", "queue", f"k{i}") for i in range(1, 501)}
+    for definition in made | bound:
+        harness.store.save(definition)
+    harness = await reopened(harness, tmp_path)
+    assert set(harness.recovered.definitions) == made | bound
+    for definition in made | bound:
+        harness.store.delete(definition)
+    harness = await reopened(harness, tmp_path)
+    assert harness.recovered.definitions == ()
+    assert harness.recovered.last_queue_id == 500
+    await harness.close()
+
+
+async def test_saving_a_queue_again_keeps_its_snapshot(tmp_path: Path):
+    harness = Harness(tmp_path)
+    queue = harness.declare()
+    ids = harness.publish_many(3)
+    await harness.durable()
+    harness.store.save(Snapshot(1, (Live(array("Q", ids), array("I", [5] * 3)),), trim=True))
+    await harness.durable()
+    harness.store.save(queue)
+    harness = await reopened(harness, tmp_path)
+    assert harness.live() == ids
+    await harness.close()
+
+
+async def test_messages_keep_their_detail_and_size(tmp_path: Path):
+    harness = Harness(tmp_path)
+    harness.declare()
+    harness.publish(b"low", detail="1")
+    harness.publish(b"urgent", detail="9")
+    harness.publish(b"lower", detail="1")
+    harness = await reopened(harness, tmp_path)
+    assert set(map(_plain, harness.recovered.live[1])) == {
+        ("1", (1, 3), (3, 5)),
+        ("9", (2,), (6,)),
+    }
+    await harness.close()
+
+
+def _plain(live: Live) -> tuple[str | None, tuple[int, ...], tuple[int, ...]]:
+    return live.detail, tuple(live.ids), tuple(live.sizes)
+
+
+async def test_what_only_memory_held_does_not_come_back(tmp_path: Path):
+    harness = Harness(tmp_path)
+    harness.declare(1)
+    harness.declare(2, durable=False)
+    harness.store.record(EventKind.ENQUEUED_TRANSIENT, 1, harness.publish(queue_ids=()), size=5)
+    harness.publish(queue_ids=(2,))
+    harness = await reopened(harness, tmp_path)
+    assert harness.recovered.live == {}
+    assert [q.id for q in harness.recovered.definitions if isinstance(q, QueueDefinition)] == [1]
+    await harness.close()
+
+
+async def test_a_deleted_queue_does_not_come_back(tmp_path: Path):
+    harness = Harness(tmp_path)
+    queue = harness.declare()
+    harness.publish()
+    await harness.durable()
+    harness.store.delete(queue)
+    harness = await reopened(harness, tmp_path)
+    assert harness.recovered.live == {}
+    assert harness.recovered.last_queue_id == 1
+    await harness.close()
+
+
+async def test_numbers_are_never_used_again(tmp_path: Path):
+    harness = Harness(tmp_path)
+    harness.declare(7)
+    harness.store.save(Origin(40, OriginKind.PUBLISHER))
+    message_id = harness.publish(keep=Keep.NOTHING)
+    await harness.durable()
+    harness.ack([message_id])
+    harness.store.discard([message_id])
+    harness = await reopened(harness, tmp_path)
+    recovered = harness.recovered
+    assert (recovered.last_queue_id, recovered.last_origin_id) == (7, 40)
+    assert next(harness.store.ids) == message_id + 1
+    await harness.close()
+
+
+async def test_ids_go_on_above_the_lease(tmp_path: Path):
+    harness = Harness(tmp_path)
+    harness.store.save(Lease(5000))
+    harness = await reopened(harness, tmp_path)
+    assert harness.recovered.lease == 5000
+    assert next(harness.store.ids) == 5001
+    await harness.close()
+
+
+async def test_a_clean_stop_is_told_from_a_crash(tmp_path: Path):
+    harness = Harness(tmp_path)
+    assert harness.recovered.clean
+    harness.publish()
+    harness = await reopened(harness, tmp_path)
+    assert harness.recovered.clean
+    await harness.close()
+
+
+async def test_a_snapshot_is_wanted_when_much_has_been_settled(tmp_path: Path):
+    harness = Harness(tmp_path)
+    harness.declare()
+    ids = [next(harness.store.ids) for _ in range(10_001)]
+    harness.store.record_many(EventKind.ENQUEUED, 1, ids, sizes=[0] * len(ids))
+    await harness.durable()
+    assert not harness.committed[-1].due
+    harness.ack(ids)
+    await harness.durable()
+    assert harness.committed[-1].due == (1,)
+    harness.store.save(Snapshot(1, ()))
+    harness.publish()
+    await harness.durable()
+    assert harness.committed[-1].due == ()
+    await harness.close()
+
+
+async def test_a_trimming_snapshot_drops_what_came_before(tmp_path: Path):
+    harness = Harness(tmp_path)
+    harness.declare()
+    ids = harness.publish_many(5)
+    await harness.durable()
+    harness.ack(ids[:3])
+    await harness.durable()
+    harness.store.save(Snapshot(1, (Live(array("Q", ids[3:]), array("I", [5, 5])),), trim=True))
+    harness.ack([ids[3]])
+    await harness.durable()
+    rows = harness.sql._writer._connection.execute(  # type: ignore[union-attr]
+        "SELECT kind FROM events ORDER BY id"
+    ).fetchall()
+    assert [kind for (kind,) in rows] == [EventKind.SNAPSHOT, EventKind.ACKED]
+    harness = await reopened(harness, tmp_path)
+    assert harness.live() == [ids[4]]
+    await harness.close()
+
+
+async def test_a_million_messages_come_back_quickly(tmp_path: Path):
+    harness = Harness(tmp_path)
+    harness.declare()
+    for _ in range(200):
+        ids = [next(harness.store.ids) for _ in range(5000)]
+        harness.store.record_many(EventKind.ENQUEUED, 1, ids, sizes=[1024] * 5000)
+        await harness.durable()
+    await harness.close()
+    started = perf_counter()
+    harness = Harness(tmp_path)
+    spent = perf_counter() - started
+    (live,) = harness.recovered.live[1]
+    assert len(live.ids) == 1_000_000
+    assert (live.ids[0], live.ids[-1]) == (1, 1_000_000)
+    assert spent < 3
+    await harness.close()
+
+
+# -- random histories against a model ------------------------------------------------------------
+
+
+@dataclass
+class Model:
+    """What the queues must hold, and with which content."""
+
+    queues: dict[int, dict[int, str | None]] = field(default_factory=lambda: {1: {}, 2: {}})
+    bodies: dict[int, bytes] = field(default_factory=dict)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("publish"),
+            st.sets(st.sampled_from([1, 2]), min_size=1),
+            st.binary(max_size=20),
+            st.sampled_from([None, None, "9"]),
+        ),
+        st.tuples(
+            st.just("settle"),
+            st.sampled_from([1, 2]),
+            st.sampled_from(SETTLING),
+            st.sets(st.integers(0, 9), max_size=4),
+        ),
+        st.tuples(st.just("snapshot"), st.sampled_from([1, 2]), st.booleans()),
+        st.tuples(st.just("flush")),
+        st.tuples(st.just("durable")),
+        st.tuples(st.just("sweep")),
+        st.tuples(st.just("restart")),
+    ),
+    max_size=40,
+)
+
+
+def do(harness: Harness, model: Model, step: tuple) -> None:  # type: ignore[type-arg]
+    name, *values = step
+    if name == "publish":
+        queue_ids, body, detail = values
+        message_id = harness.publish(body, queue_ids, detail=detail)
+        model.bodies[message_id] = body
+        for queue_id in queue_ids:
+            model.queues[queue_id][message_id] = detail
+    elif name == "settle":
+        queue_id, kind, places = values
+        held = list(model.queues[queue_id])
+        ids = [held[place] for place in places if place < len(held)]
+        harness.store.record_many(kind, queue_id, ids)
+        for message_id in ids:
+            del model.queues[queue_id][message_id]
+    elif name == "snapshot":
+        queue_id, trim = values
+        harness.store.save(Snapshot(queue_id, parts_of(model, queue_id), trim))
+    elif name == "flush":
+        harness.store.flush()
+
+
+def parts_of(model: Model, queue_id: int) -> tuple[Live, ...]:
+    parts = []
+    for detail in set(model.queues[queue_id].values()):
+        ids = [i for i, own in model.queues[queue_id].items() if own == detail]
+        sizes = [len(model.bodies[i]) for i in ids]
+        parts.append(Live(array("Q", ids), array("I", sizes), detail))
+    return tuple(parts)
+
+
+async def check(harness: Harness, model: Model) -> None:
+    for queue_id, held in model.queues.items():
+        found = {
+            message_id: (part.detail, size)
+            for part in harness.recovered.live.get(queue_id, ())
+            for message_id, size in zip(part.ids, part.sizes, strict=True)
+        }
+        assert found == {i: (detail, len(model.bodies[i])) for i, detail in held.items()}
+        assert await harness.bodies(list(held)) == [model.bodies[i] for i in held]
+
+
+async def play(directory: Path, story: list[tuple]) -> None:  # type: ignore[type-arg]
+    harness, model = Harness(directory), Model()
+    harness.declare(1)
+    harness.declare(2)
+    for step in [*story, ("restart",)]:
+        if step[0] == "durable":
+            await harness.durable()
+        elif step[0] == "sweep":
+            await harness.durable()
+            live = tuple(array("Q", held) for held in model.queues.values())
+            last = max(model.bodies, default=0)
+            await harness.store.sweep(Retention(last, live, before_ms=harness.clock() + 1))
+        elif step[0] == "restart":
+            harness = await reopened(harness, directory)
+            await check(harness, model)
+        else:
+            do(harness, model, step)
+    assert not harness.failed
+    await harness.close()
+
+
+@settings(max_examples=60)
+@given(steps)
+def test_every_history_folds_to_what_the_queues_held(story: list[tuple]):  # type: ignore[type-arg]
+    with tempfile.TemporaryDirectory(dir=QUICK_DISK) as directory:
+        asyncio.run(play(Path(directory), story))
