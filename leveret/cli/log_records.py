@@ -184,48 +184,64 @@ class Shape:
     separator: str
 
 
+FromBeginning = Annotated[bool, typer.Option("--from-beginning", help="From the first record on.")]
+Offset = Annotated[
+    str | None, typer.Option(help="first, last, next or a number.", show_default="next")
+]
+Partition = Annotated[int | None, typer.Option(min=0, help="Only this one.", show_default="all")]
+Group = Annotated[
+    str | None, typer.Option("--group", "-g", help="Continue where this group stopped.")
+]
+Count = Annotated[
+    int | None, typer.Option("--count", "-c", min=1, help="Stop after so many records.")
+]
+Idle = Annotated[float | None, typer.Option(min=0, help="Stop after so many quiet seconds.")]
+PrintKey = Annotated[bool, typer.Option("--print-key", help="Print the key, too.")]
+PrintOffset = Annotated[
+    bool, typer.Option("--print-offset", help="Print partition and offset, too.")
+]
+Separator = Annotated[str, typer.Option(help="Between what is printed.", show_default="a tab")]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a consumer wants to read."""
+
+    from_beginning: bool
+    offset: str | None
+    partition: int | None
+    group: str | None
+
+
+def _reader(session: Session, name: str, place: Place) -> Reader:
+    if place.group is None:
+        if place.from_beginning and place.offset is not None:
+            raise CliError("give --from-beginning or --offset, not both.", ExitCode.USAGE)
+        start = "first" if place.from_beginning else place.offset or "next"
+        return PartitionReader(session, name, _starts(session, name, place.partition, start))
+    if place.from_beginning or place.offset is not None or place.partition is not None:
+        text = "--group goes on where the group stopped; `leveret log reset` moves it."
+        raise CliError(text, ExitCode.USAGE)
+    return GroupReader(session, name, place.group)
+
+
 @command
 def consume(
     session: Session,
     name: LogName,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="From the first record on.")
-    ] = False,
-    offset: Annotated[
-        str | None,
-        typer.Option("--offset", help="first, last, next or a number.", show_default="next"),
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Only this one.", show_default="all")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Continue where this group stopped.")
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="Stop after so many records.")
-    ] = None,
-    idle: Annotated[
-        float | None, typer.Option("--idle", min=0, help="Stop after so many quiet seconds.")
-    ] = None,
-    print_key: Annotated[bool, typer.Option("--print-key", help="Print the key, too.")] = False,
-    print_offset: Annotated[
-        bool, typer.Option("--print-offset", help="Print partition and offset, too.")
-    ] = False,
-    separator: Annotated[str, typer.Option(help="Between what is printed.")] = "\t",
+    from_beginning: FromBeginning = False,
+    offset: Offset = None,
+    partition: Partition = None,
+    group: Group = None,
+    count: Count = None,
+    idle: Idle = None,
+    print_key: PrintKey = False,
+    print_offset: PrintOffset = False,
+    separator: Separator = "\t",
 ) -> None:
     """Print records as they come, until interrupted; reading takes nothing away."""
     shape = Shape(print_key, print_offset, separator)
-    reader: Reader
-    if group is None:
-        if from_beginning and offset is not None:
-            raise CliError("give --from-beginning or --offset, not both.", ExitCode.USAGE)
-        start = "first" if from_beginning else offset or "next"
-        reader = PartitionReader(session, name, _starts(session, name, partition, start))
-    elif from_beginning or offset is not None or partition is not None:
-        text = "--group goes on where the group stopped; `leveret log reset` moves it."
-        raise CliError(text, ExitCode.USAGE)
-    else:
-        reader = GroupReader(session, name, group)
+    reader = _reader(session, name, Place(from_beginning, offset, partition, group))
     if session.out.formatter is Formatter.CSV and session.out.has_headers:
         write_csv(_CSV_COLUMNS)
     seen = 0

@@ -142,7 +142,8 @@ def reset(
 ) -> None:
     """Move a group to another place in the log."""
     target: int | str = int(to) if to.isdecimal() else to
-    body = {"to": target, "partition": partition, "dry_run": dry_run}
+    body: dict[str, Json] = {"to": target, "dry_run": dry_run}
+    body |= {} if partition is None else {"partition": partition}
     where = path("logs", session.vhost, name, "groups", group, "reset")
     answer = session.api.post(where, body, what=f"group '{group}' on {log_named(session, name)}")
     moves = answer.get("offsets", []) if isinstance(answer, dict) else answer

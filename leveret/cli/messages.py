@@ -102,27 +102,33 @@ def _payloads(payload: str | None, file: str | None, count: int, is_lines: bool)
         yield from repeat(os.fsencode(payload), count)
 
 
+Payload = Annotated[
+    str | None, typer.Argument(help="The body; read from standard input if left out.")
+]
+Persistent = Annotated[
+    bool, typer.Option("--persistent/--transient", help="Kept on disk by durable queues.")
+]
+BodyFile = Annotated[str | None, typer.Option("--file", "-f", help="File with the body.")]
+ByLine = Annotated[
+    bool, typer.Option("--lines", help="One message for each line of standard input.")
+]
+Copies = Annotated[int, typer.Option("--count", "-c", min=1, help="So many copies.")]
+Mandatory = Annotated[bool, typer.Option("--mandatory", help="Fail if no queue takes a message.")]
+
+
 @command
 def publish(
     session: Session,
-    payload: Annotated[
-        str | None, typer.Argument(help="The body; read from standard input if left out.")
-    ] = None,
+    payload: Payload = None,
     exchange: Exchange = "",
     routing_key: RoutingKey = "",
     properties: Properties = None,
     headers: Headers = None,
-    persistent: Annotated[
-        bool, typer.Option("--persistent/--transient", help="Kept on disk by durable queues.")
-    ] = True,
-    file: Annotated[str | None, typer.Option("--file", "-f", help="File with the body.")] = None,
-    by_line: Annotated[
-        bool, typer.Option("--lines", help="One message for each line of standard input.")
-    ] = False,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, help="So many copies.")] = 1,
-    mandatory: Annotated[
-        bool, typer.Option("--mandatory", help="Fail if no queue takes a message.")
-    ] = False,
+    persistent: Persistent = True,
+    file: BodyFile = None,
+    by_line: ByLine = False,
+    count: Copies = 1,
+    mandatory: Mandatory = False,
 ) -> None:
     """Publish messages: `leveret publish -k tasks 'hello'`."""
     where = path("exchanges", session.vhost, exchange or "amq.default", "publish")

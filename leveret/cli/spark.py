@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Callable
 from enum import StrEnum
+from importlib import util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,24 +17,9 @@ commands = typer.Typer()
 _PANEL = "History and Spark"
 
 
-def _spark_module(name: str) -> Any:
-    try:
-        importlib.import_module("pyspark")
-    except ImportError:
-        text = "Spark is not installed; `pip install leveret[spark]` adds it."
-        raise CliError(text) from None
-    return importlib.import_module(name)
-
-
-def _run_job(job: Callable[[], int]) -> None:
-    from spark_sink.errors import SourceError
-
-    try:
-        code = job()
-    except SourceError as error:
-        raise CliError(str(error)) from None
-    if code:
-        raise typer.Exit(code)
+def _require_spark() -> None:
+    if util.find_spec("pyspark") is None:
+        raise CliError("Spark is not installed; `pip install leveret[spark]` adds it.")
 
 
 class Format(StrEnum):
@@ -44,53 +28,53 @@ class Format(StrEnum):
     CSV = "csv"
 
 
+To = Annotated[str, typer.Option("--to", help="Directory to write to.")]
+DataDir = Annotated[Path | None, typer.Option(help="Read a broker's data directory.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        help="Read over a broker's HTTP API.",
+        show_default="LEVERET_URL, or http://127.0.0.1:15672",
+    ),
+]
+User = Annotated[str, typer.Option("--user", "-u", envvar="LEVERET_USER", help="User for --url.")]
+Password = Annotated[str, typer.Option(envvar="LEVERET_PASSWORD", help="Password for --url.")]
+Tables = Annotated[str, typer.Option(help="Comma-separated: messages, events, logs, queues.")]
+From = Annotated[str | None, typer.Option("--from", help="From this moment on.")]
+Until = Annotated[str | None, typer.Option(help="Up to this moment.")]
+Queue = Annotated[str | None, typer.Option(help="Only this queue.")]
+Vhost = Annotated[str | None, typer.Option("--vhost", "-p", help="Only this vhost.")]
+FileFormat = Annotated[Format, typer.Option("--format", help="File format.")]
+Master = Annotated[str, typer.Option(help="Spark master: local[*] or spark://….")]
+Incremental = Annotated[
+    bool, typer.Option("--incremental", help="Go on where the last export stopped.")
+]
+Every = Annotated[str | None, typer.Option(help="Repeat at this interval, such as 15m.")]
+
+
 @commands.command(rich_help_panel=_PANEL)
 def export(
-    to: Annotated[str, typer.Option("--to", help="Directory to write to.")],
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Read a broker's data directory.")
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url",
-            help="Read over a broker's HTTP API.",
-            show_default="LEVERET_URL, or http://127.0.0.1:15672",
-        ),
-    ] = None,
-    user: Annotated[
-        str, typer.Option("--user", "-u", envvar="LEVERET_USER", help="User for --url.")
-    ] = "guest",
-    password: Annotated[
-        str, typer.Option("--password", envvar="LEVERET_PASSWORD", help="Password for --url.")
-    ] = "guest",  # noqa: S107 - RabbitMQ's well-known default
-    table: Annotated[
-        str, typer.Option("--table", help="Comma-separated: messages, events, logs, queues.")
-    ] = "messages,events,logs",
-    since: Annotated[str | None, typer.Option("--from", help="From this moment on.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Up to this moment.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", help="Only this queue.")] = None,
-    vhost: Annotated[str | None, typer.Option("--vhost", "-p", help="Only this vhost.")] = None,
-    format_: Annotated[Format, typer.Option("--format", help="File format.")] = Format.PARQUET,
-    master: Annotated[
-        str, typer.Option("--master", help="Spark master: local[*] or spark://….")
-    ] = "local[*]",
-    incremental: Annotated[
-        bool, typer.Option("--incremental", help="Go on where the last export stopped.")
-    ] = False,
-    every: Annotated[
-        str | None, typer.Option("--every", help="Repeat at this interval, such as 15m.")
-    ] = None,
+    to: To,
+    data_dir: DataDir = None,
+    url: Url = None,
+    user: User = "guest",
+    password: Password = "guest",  # noqa: S107 - RabbitMQ's well-known default
+    table: Tables = "messages,events",
+    since: From = None,
+    until: Until = None,
+    queue: Queue = None,
+    vhost: Vhost = None,
+    format_: FileFormat = Format.PARQUET,
+    master: Master = "local[*]",
+    incremental: Incremental = False,
+    every: Every = None,
 ) -> None:
     """Export messages, their history and logs with Spark."""
-
-    source = None if data_dir else url or os.environ.get("LEVERET_URL") or DEFAULT_URL
     values = {
+        "to": to,
         "data_dir": data_dir,
-        "url": source,
         "user": user,
         "password": password,
-        "to": to,
         "tables": tuple(name.strip() for name in table.split(",") if name.strip()),
         "since": since,
         "until": until,
@@ -101,14 +85,18 @@ def export(
         "incremental": incremental,
         "every": every,
     }
+    raise typer.Exit(ended(lambda: _export(values, url)))
 
-    def body() -> None:
-        if data_dir is not None and url is not None:
-            raise CliError("give --data-dir or --url, not both.", ExitCode.USAGE)
-        module = _spark_module("spark_sink.export")
-        _run_job(lambda: module.run(module.ExportOptions(**values)))
 
-    raise typer.Exit(ended(body))
+def _export(values: dict[str, Any], url: str | None) -> None:
+    if values["data_dir"] is None:
+        url = url or os.environ.get("LEVERET_URL") or DEFAULT_URL
+    elif url is not None:
+        raise CliError("give --data-dir or --url, not both.", ExitCode.USAGE)
+    _require_spark()
+    from spark_sink.export import ExportOptions, run
+
+    raise typer.Exit(run(ExportOptions(url=url, **values)))
 
 
 @commands.command(rich_help_panel=_PANEL)
@@ -118,16 +106,16 @@ def report(
         Path | None,
         typer.Option("--out", help="Where to write.", show_default="DIRECTORY/report"),
     ] = None,
-    master: Annotated[
-        str, typer.Option("--master", help="Spark master: local[*] or spark://….")
-    ] = "local[*]",
+    master: Master = "local[*]",
 ) -> None:
     """Summarise an export: tables as Parquet and one HTML page with plots."""
 
     def body() -> None:
         if not directory.is_dir():
             raise CliError(f"there is no directory {directory}.", ExitCode.NOT_FOUND)
-        module = _spark_module("spark_sink.report")
-        _run_job(lambda: module.run(directory, out or directory / "report", master))
+        _require_spark()
+        from spark_sink.report import run
+
+        raise typer.Exit(run(directory, out or directory / "report", master))
 
     raise typer.Exit(ended(body))

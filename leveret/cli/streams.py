@@ -136,7 +136,8 @@ def list_stream_tracking(
 def reset_offset(session: Session, stream: Stream, reference: Reference) -> None:
     """Send a group back to the first record of a stream."""
     name, index = _located(session, stream)
-    body = {"to": "first", "partition": index, "dry_run": False}
+    body: dict[str, Json] = {"to": "first", "dry_run": False}
+    body |= {} if index is None else {"partition": index}
     where = path("logs", session.vhost, name, "groups", reference, "reset")
     session.api.post(where, body, what=f"group '{reference}' on '{name}'")
     session.out.remark(f"Group '{reference}' starts at the first record of '{stream}' again.")
