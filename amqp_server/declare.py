@@ -14,6 +14,7 @@ from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec
 from leveret.broker import Right
 from leveret.model.errors import NotFound, NotImplementedHere
+from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.tables import type_names
 from queues import HeldQueue, QueueSpec
 
@@ -53,12 +54,15 @@ class Declarations:
     def _declare_queue(self, method: Any, table: bytes) -> None:
         channel, session = self._channel, self._channel.session
         name = _clean(method.queue)
+        if name.startswith(DIRECT_REPLY_TO):
+            self._declare_reply_queue(method, name)
+            return
         if method.passive:
             queue = channel.vhost.queue(name or self._named(name), session)
         else:
             spec = QueueSpec(
                 name,
-                method.durable,
+                method.durable and not method.exclusive,
                 method.exclusive,
                 method.auto_delete,
                 dict(method.arguments or {}),
@@ -75,6 +79,12 @@ class Declarations:
         if not method.nowait:
             answer = QueueDeclareOk(queue.name, queue.ready_count, len(queue.consumers))
             channel.reply(answer, durable=method.durable and not method.passive)
+
+    def _declare_reply_queue(self, method: Any, name: str) -> None:
+        """A responder asks this way whether the requester is still there."""
+        self._channel.vhost.require_reply_queue(name)
+        if not method.nowait:
+            self._channel.reply(QueueDeclareOk(name, 0, 1))
 
     def _bind_queue(self, method: Any) -> None:
         name, key = self._binding_end(method)

@@ -103,6 +103,16 @@ class Session:
         self.received += len(data)
         self.last_received = self.broker.clock.monotonic()
         self.now_ms = self.broker.clock.wall_ms()
+        if self._take(data) is not None:
+            while self._take(b"") is not None:  # a close may follow in the same bytes
+                pass
+        if self.publishes and self.broker.store.backlog > BACKLOG_HIGH and not self._held_back:
+            self._held_back = True
+            self.line.stop_reading()
+            self.broker.hold_back(self)
+
+    def _take(self, data: bytes) -> BrokerError | None:
+        """Hand bytes to the wire; what it refused, after which there may be more to read."""
         try:
             self.wire.receive(data)
         except BadProtocolHeader:
@@ -110,13 +120,11 @@ class Session:
             self.line.end()
         except BrokerError as error:
             self.fail(error)
+            return error
         except Exception:
             log.exception("unexpected error on %s", self.name)
             self.fail(BrokerError("internal error"))
-        if self.publishes and self.broker.store.backlog > BACKLOG_HIGH and not self._held_back:
-            self._held_back = True
-            self.line.stop_reading()
-            self.broker.hold_back(self)
+        return None
 
     def let_go(self) -> None:
         """The store has caught up: go on reading this publisher."""
@@ -173,7 +181,8 @@ class Session:
     def beat(self, now: float) -> None:
         """Called a few times a second: log-in limit, heartbeats both ways."""
         if self.wire.state is not ConnectionState.OPEN:
-            if now - self.connected > self.broker.settings.handshake_timeout:
+            closing = self.wire.state in (ConnectionState.CLOSING, ConnectionState.CLOSED)
+            if not closing and now - self.connected > self.broker.settings.handshake_timeout:
                 self.line.end()
             return
         interval = self.heartbeat
@@ -371,6 +380,9 @@ class Session:
         """The client goes: exclusive queues are gone before it is told close-ok."""
         self.end()
         self._say(0, commands.Connection.CloseOk())
+        if self.wire.state is ConnectionState.CLOSING:  # ours crossed it; its answer will come
+            self.flush()
+            return
         self.wire.state = ConnectionState.CLOSED
         self.flush()
         self.line.end()

@@ -155,7 +155,7 @@ class Wire:
     def _frames(self, data: bytes, position: int) -> int:
         """Handle every whole frame from `position` on; where the first partial one starts."""
         size_of, end = _FRAME.unpack_from, len(data)
-        while end - position >= FRAME_OVERHEAD:
+        while end - position >= _FRAME.size:
             kind, channel, size = size_of(data, position)
             if size > self.frame_limit:
                 self._lose_sync(f"frame of {size} octets is larger than {self.frame_limit}")
@@ -170,7 +170,7 @@ class Wire:
                 if method_id == PUBLISH_ID and self.state is ConnectionState.OPEN:
                     position = self._publish(data, position, last, channel)
                     continue
-                if method_id == ACK_ID and size == 13:
+                if method_id == ACK_ID and size == 13 and self.state is ConnectionState.OPEN:
                     self._ack(data, position, channel)
                 else:
                     self._method(channel, data[position + 7 : last])
@@ -317,8 +317,9 @@ class Wire:
             self.sink.on_ack(channel, tag, bool(bits & 1))
 
     def _method(self, channel: int, payload: bytes) -> None:
-        if len(payload) >= 4:
-            self.last_method = struct.unpack_from(">HH", payload)
+        if len(payload) < 4:
+            raise ProtocolError("method frame is too short to name a method")
+        self.last_method = struct.unpack_from(">HH", payload)
         if self.state is ConnectionState.CLOSING and self.last_method[0] != _CONNECTION_CLASS:
             return
         if channel == 0:
@@ -335,14 +336,16 @@ class Wire:
         self.sink.on_method(0, method, table)
 
     def _channel_method(self, channel: int, payload: bytes) -> None:
-        if self.last_method[0] == _CONNECTION_CLASS:
-            raise ProtocolError("connection method on a channel", ReplyCode.COMMAND_INVALID)
         if self.state is not ConnectionState.OPEN:
             raise ProtocolError("connection is not open", ReplyCode.CHANNEL_ERROR)
         held = self.channels.get(channel)
         opens = self.last_method == (20, 10)
         if held is None and not opens:
+            if self.last_method == (20, 41):  # answers our close, which the peer's had crossed
+                return
             self._refuse_closed_channel(channel)
+        if self.last_method[0] == _CONNECTION_CLASS:
+            raise ProtocolError("connection method on a channel", ReplyCode.COMMAND_INVALID)
         if held is not None:
             if held.state is ChannelState.CLOSING:
                 self._closing_channel_method(channel, payload)

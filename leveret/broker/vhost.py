@@ -22,6 +22,7 @@ from leveret.model.errors import (
     ResourceLocked,
 )
 from leveret.model.message import Address
+from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.store import (
     BindingDefinition,
     ExchangeDefinition,
@@ -41,7 +42,7 @@ PREDECLARED = (
     ("amq.match", "headers"),
 )
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
-REPLY_PREFIX = "amq.rabbitmq.reply-to."
+REPLY_PREFIX = DIRECT_REPLY_TO + "."
 
 COMPARED_QUEUE_ARGUMENTS = (
     "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
@@ -194,14 +195,14 @@ class VirtualHost:
 
     def declare_queue(self, spec: QueueSpec, owner: object | None = None) -> HeldQueue:
         """Find or make; an exclusive queue belongs to `owner`."""
+        if spec.name.startswith("amq."):
+            raise AccessRefused(f"queue name '{spec.name}' contains reserved prefix 'amq.*'")
         current = self.queues.get(spec.name)
         if current is not None:
             self.queue(spec.name, owner)
             self._require_same_queue(current, spec)
             self.queues_declared += 1
             return current
-        if spec.name.startswith("amq."):
-            raise AccessRefused(f"queue name '{spec.name}' contains reserved prefix 'amq.*'")
         return self._create_queue(spec, owner)
 
     def declare_server_named(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
@@ -305,6 +306,11 @@ class VirtualHost:
         queue = ReplyQueue(name)
         self.reply_queues[name] = queue
         return queue
+
+    def require_reply_queue(self, name: str) -> None:
+        """Does whoever gave this reply address still listen?"""
+        if name != DIRECT_REPLY_TO and name not in self.reply_queues:
+            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
 
     def remove_reply_queue(self, queue: ReplyQueue) -> None:
         queue.close(deleted=True)

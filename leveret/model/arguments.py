@@ -70,7 +70,9 @@ def require_same_arguments(
     """Compare only the arguments that mean something; others may differ."""
     for name in compared:
         new, old = received[0].get(name), current[0].get(name)
-        if not same_argument(new, old):
+        if new is not None and old is not None:
+            require_same(what, name, new, old)
+        elif not same_argument(new, old):
             raise PreconditionFailed(
                 f"inequivalent arg '{name}' for {what}: "
                 f"received {_typed(new, received[1].get(name))} "

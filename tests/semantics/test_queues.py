@@ -301,8 +301,9 @@ def test_c087_delete_counts_ready_messages(channel, names):
     assert channel.call(Queue.Delete(queue=queue)).message_count == 2
 
 
-def test_c087_delete_counts_no_unacked_messages(channel, names):
+def test_c087_delete_counts_no_unacked_messages(connect, names):
     queue = names.queue()
+    channel = connect(capabilities={}).channel()  # no cancel notice before or after delete-ok
     channel.declare(queue)
     channel.fill(queue, "ab")
     channel.consume(queue)
