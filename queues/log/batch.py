@@ -169,20 +169,36 @@ class Batch:
 
     def stop_for(self, start: int, max_records: int, max_bytes: int) -> int:
         """End of the records from `start` on that fit into so many records and body bytes."""
+        if self.header.record_count == 1:
+            return 1 if start == 0 and max_records > 0 and self._ends[-1] <= max_bytes else start
         bodies = self.ends(3)
         fits = bisect_right(bodies, bodies[start] + max_bytes, lo=start) - 1
         return min(fits, start + max_records, self.header.record_count)
 
     def body_bytes(self, start: int, stop: int) -> int:
-        bodies = self.ends(3)
-        size: int = bodies[stop] - bodies[start]
+        at = 3 * (self.header.record_count + 1)
+        size: int = self._ends[at + stop] - self._ends[at + start]
         return size
 
     def records(self, start: int = 0, stop: int | None = None) -> list[Record]:
         stop = self.header.record_count if stop is None else stop
+        if stop - start == 1:
+            return [self._record(start)]
         columns = (self._values(column, start, stop) for column in range(4))
         fields = zip(self._offsets(start, stop), self._times(start, stop), *columns, strict=False)
         return list(map(_new_record, fields))
+
+    def _record(self, at: int) -> Record:
+        """One record: logs written slowly have batches of one, and replaying them must not."""
+        h, data, ends, width = self.header, self.data, self._ends, self.header.record_count + 1
+        exchange, key, properties, body = (
+            data[area + ends[i] : area + ends[i + 1]]
+            for area, i in zip(self._starts, range(at, 4 * width, width), strict=True)
+        )
+        offset, time_ms = h.base_offset, h.first_time_ms
+        if h.span > 1:
+            offset, time_ms = offset + self.offset_deltas[at], time_ms + self.time_deltas[at]
+        return Record(offset, time_ms, exchange, key, properties, body)
 
     def _offsets(self, start: int, stop: int) -> Iterable[int]:
         h = self.header

@@ -152,22 +152,22 @@ class LogView:
         """Records from `offset` on; at least one if there is one, whatever its size."""
         records: list[Record] = []
         with self.lock:
+            last: tuple[Batch, int] | None = None
             for batch in self._batches(offset):
+                count = batch.header.record_count
                 start = batch.index_of(offset)
-                if start >= batch.header.record_count:
+                if start >= count:
                     continue
                 stop = batch.stop_for(start, max_records - len(records), max_bytes)
                 if stop == start and not records:
                     stop = start + 1
                 records += batch.records(start, stop)
                 max_bytes -= batch.body_bytes(start, stop)
-                self._remember(batch, stop, records)
-                if (
-                    stop < batch.header.record_count
-                    or len(records) >= max_records
-                    or max_bytes <= 0
-                ):
+                last = batch, stop
+                if stop < count or len(records) >= max_records or max_bytes <= 0:
                     break
+            if last is not None:
+                self._remember(*last, records)
         return records
 
     def batches(self, start: int, stop: int | None = None) -> Iterator[Batch]:
