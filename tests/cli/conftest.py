@@ -36,12 +36,13 @@ class Asked:
 
 @dataclass
 class Scripted:
-    """`answers["GET /api/x"]` is a JSON value, bytes, a (status, value) pair, or `Turns`."""
+    """`answers["GET /api/x"]` is JSON, bytes, a (status, value) pair, `Turns` or a callable."""
 
     url: str = ""
     answers: dict[str, Answer] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     password: str = "guest"
+    close: Callable[[], None] = lambda: None
 
     def lines(self) -> list[str]:
         return [request.line for request in self.asked]
@@ -59,6 +60,8 @@ class Scripted:
         found = self.answers[request.line]
         if isinstance(found, Turns):
             found = found.items.pop(0)
+        if callable(found):
+            found = found()
         return found if isinstance(found, tuple) else (200, found)
 
 
@@ -71,7 +74,8 @@ class Turns:
 
 def _handler(script: Scripted) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+        # HTTP/1.0: every request is a connection of its own, so a closed server is gone at once.
+        protocol_version = "HTTP/1.0"
 
         def handle_any(self) -> None:
             parts = urlsplit(self.path)
@@ -103,6 +107,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
     http.daemon_threads = True
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
+    script.close = http.server_close
     script.url = f"http://127.0.0.1:{http.server_address[1]}"
     for name in ("LEVERET_USER", "LEVERET_PASSWORD", "LEVERET_VHOST"):
         monkeypatch.delenv(name, raising=False)

@@ -157,7 +157,15 @@ def test_close_all_connections_goes_on_when_one_left_by_itself(server, cli):
     assert (ended.code, ended.err) == (0, "1 connections closed.\n")
 
 
-def test_stop_waits_until_the_server_has_gone(server, cli, monkeypatch):
+def test_stop_waits_until_the_server_has_gone(server, cli):
+    server.answers["POST /api/shutdown"] = (202, {})
+    server.answers["GET /api/whoami"] = Turns([{}, server.close])
+    ended = cli("stop")
+    assert (ended.code, ended.err) == (0, f"{server.url} is stopping.\nStopped.\n")
+    assert server.lines() == ["POST /api/shutdown", "GET /api/whoami", "GET /api/whoami"]
+
+
+def test_stop_gives_up_on_a_server_that_stays(server, cli, monkeypatch):
     gone = (503, {"reason": "stopping"})
     server.answers["GET /api/whoami"] = Turns([{}, gone, gone, gone])
     monkeypatch.setattr("leveret.cli.server.STOP_DEADLINE", 0.12)

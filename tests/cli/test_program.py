@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,59 @@ def test_without_spark_one_sentence_says_how_to_get_it(line, cli, monkeypatch):
     ended = cli(*line)
     assert ended.code == 1
     assert ended.err == "leveret: Spark is not installed; `pip install leveret[spark]` adds it.\n"
+
+
+def exports_found(monkeypatch, export, code):
+    """Put a stand-in for the Spark job, which keeps its options and returns `code`."""
+    found: list[Any] = []
+
+    def run(options):
+        found.append(options)
+        return code
+
+    monkeypatch.setattr(export, "run", run)
+    return found
+
+
+def test_export_hands_its_options_to_the_job(cli, monkeypatch):
+    export = pytest.importorskip("spark_sink.export")
+    found = exports_found(monkeypatch, export, code=7)
+    ended = cli(
+        *("export", "--url", "http://h:1", "--user", "u", "--password", "p", "--to", "out"),
+        *("--table", "messages, logs", "--from", "a", "--until", "b", "--queue", "q"),
+        *("--vhost", "v", "--format", "csv", "--master", "spark://m", "--incremental"),
+        *("--every", "15m"),
+    )
+    assert ended.code == 7
+    assert found == [
+        export.ExportOptions(
+            to="out",
+            url="http://h:1",
+            user="u",
+            password="p",
+            tables=("messages", "logs"),
+            since="a",
+            until="b",
+            queue="q",
+            vhost="v",
+            format="csv",
+            master="spark://m",
+            incremental=True,
+            every="15m",
+        )
+    ]
+
+
+def test_export_from_a_directory_ignores_the_url_of_the_environment(cli, monkeypatch):
+    export = pytest.importorskip("spark_sink.export")
+    found = exports_found(monkeypatch, export, code=0)
+    monkeypatch.setenv("LEVERET_URL", "http://h:1")
+    assert cli("export", "--to", "o", "--data-dir", "d").code == 0
+    assert cli("export", "--to", "o").code == 0
+    assert [(item.data_dir, item.url) for item in found] == [
+        (Path("d"), None),
+        (None, "http://h:1"),
+    ]
 
 
 def test_export_from_two_sources_is_a_usage_error(cli):
