@@ -101,7 +101,7 @@ def _log() -> Backlog:
         Stream("", (queue,), persistent=True),
         count=300_000,
         arguments=_FIRST,
-        settles=False,
+        replays=2,
     )
 
 
