@@ -66,7 +66,6 @@ class Channel:
         self.closed = False
         self._origin = 0
         self._owes_disk = False
-        self._ids = self.broker.store.ids
         self._declarations = Declarations(self)
 
     def __repr__(self) -> str:
@@ -93,29 +92,20 @@ class Channel:
             self.route(publish.mandatory, plan, message)
 
     def route(self, mandatory: bool, plan: Plan, message: Message) -> None:
-        """Hand a message to its queues; the one place where a message gets its number."""
-        message.id = next(self._ids)
+        """Hand a message to its queues; return what was unroutable, confirm what was taken."""
         message.time_ms = self.session.now_ms
         message.origin = self._origin or self.origin()
         self.published += 1
-        self.broker.counters.published += 1
-        plan.exchange.published_in += 1
-        refused, touch = False, self.broker.turn.touch
-        for queue in plan.queues:
-            if queue.enqueue(message) is Enqueued.REJECTED:
-                refused = True
-            if not queue.touched:
-                touch(queue)
+        taken = self.broker.route(plan, message)
         if not plan.queues:
             self._unroutable(mandatory, message)
-        plan.exchange.published_out += len(plan.queues)
         if self.confirms is not None:
-            self._confirm(message, refused)
+            self._confirm(message, taken)
 
-    def _confirm(self, message: Message, refused: bool) -> None:
+    def _confirm(self, message: Message, taken: Enqueued) -> None:
         confirms = self.confirms
         assert confirms is not None
-        if refused:
+        if taken is Enqueued.REJECTED:
             something = confirms.refused()
         else:
             something = confirms.accepted(self.broker.store.mark if message.stored else 0)

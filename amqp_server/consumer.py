@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from amqp_server.codec import commands, deliver_prefix, encode_method, encode_tag
+from amqp_server.describe import describe_consumer
 from queues import Entry, HeldQueue
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ class AmqpConsumer:
         if unacked is not None:
             self.inflight += len(entries)
         session.wrote(size)
+
+    def describe(self) -> dict[str, Any]:
+        return describe_consumer(self)
 
     def cancelled(self) -> None:
         """The queue has gone: forget the consumer and tell a client that wants to know."""

@@ -21,6 +21,7 @@ from amqp_server.codec import (
     commands,
     encode_method,
 )
+from amqp_server.describe import describe_channel, describe_connection
 from amqp_server.login import credentials, server_properties
 from amqp_server.wire import (
     BadProtocolHeader,
@@ -450,6 +451,12 @@ class Session:
                 self._say(0, commands.Connection.Unblocked())
             if not self._held_back:
                 self.line.go_on_reading()
+
+    def describe(self) -> dict[str, Any]:
+        return describe_connection(self)
+
+    def describe_channels(self) -> list[dict[str, Any]]:
+        return [describe_channel(channel) for channel in self.channels.values()]
 
     @property
     def wants_cancel_notify(self) -> bool:

@@ -1,1 +1,1 @@
-"""The HTTP front: an API shaped like RabbitMQ's management API, and the web UI."""
+"""The HTTP front: an API shaped like RabbitMQ's management API, metrics, and the web UI."""

@@ -42,6 +42,9 @@ class Consumer(Protocol):
     def deliver(self, queue: HeldQueue, entries: Sequence[Entry]) -> None:
         """Take these, in order. Never more than `credit()` said."""
 
+    def describe(self) -> dict[str, Any]:
+        """The consumer as a row of the management API."""
+
     def cancelled(self) -> None:
         """The queue has gone."""
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec
@@ -19,13 +19,14 @@ from leveret.broker.commits import Commits
 from leveret.broker.metrics import Metrics, queue_values
 from leveret.broker.turn import Turn
 from leveret.broker.upkeep import Upkeep
-from leveret.broker.users import Users, hash_password
-from leveret.broker.vhost import VirtualHost
+from leveret.broker.users import User, Users, hash_password
+from leveret.broker.vhost import Plan, VirtualHost
 from leveret.config import Settings
 from leveret.model.arguments import load_arguments
 from leveret.model.clock import Clock, SystemClock
 from leveret.model.counters import Counters
 from leveret.model.history import Keep
+from leveret.model.message import Message
 from leveret.model.store import (
     BindingDefinition,
     Committed,
@@ -42,7 +43,7 @@ from leveret.model.store import (
     UserDefinition,
     VhostDefinition,
 )
-from queues import ClassicQueue, HeldQueue, QueueSpec
+from queues import ClassicQueue, Enqueued, HeldQueue, QueueSpec
 from queues.journal import Journal
 
 log = logging.getLogger("leveret.broker")
@@ -64,6 +65,13 @@ class ConnectionEntry(Protocol):
     """A client connection as management sees it."""
 
     name: str
+    user: User
+    vhost: VirtualHost
+
+    def describe(self) -> dict[str, Any]:
+        """The connection as a row of the management API."""
+
+    def describe_channels(self) -> list[dict[str, Any]]: ...
 
     def close(self, reason: str) -> None:
         """Ask the client to go: connection.close 320 with this reason."""
@@ -84,6 +92,7 @@ class Broker:
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[ConnectionEntry, None] = {}
         self.turn = Turn(lambda call: asyncio.get_running_loop().call_soon(call), self._flush)
+        self._message_ids: Iterator[int] = itertools.count(1)
         self.queue_ids = itertools.count(1)
         self.origin_ids = itertools.count(1)
         self.started_ms = self.clock.wall_ms()
@@ -101,6 +110,7 @@ class Broker:
         """Take up what the store holds; on a new store, make the defaults."""
         recovered = self.store.recover()
         self.commits.committed = self.store.committed
+        self._message_ids = self.store.ids
         self.queue_ids = itertools.count(recovered.last_queue_id + 1)
         self.origin_ids = itertools.count(recovered.last_origin_id + 1)
         self._take_up(recovered)
@@ -124,6 +134,23 @@ class Broker:
             for queue in vhost.queues.values():
                 queue.close(deleted=False)
         await self.store.close()
+
+    # Publishing --------------------------------------------------------------------------------
+
+    def route(self, plan: Plan, message: Message) -> Enqueued:
+        """Hand a message to its queues; the one place where a message gets its number."""
+        message.id = next(self._message_ids)
+        self.counters.published += 1
+        exchange, queues = plan.exchange, plan.queues
+        exchange.published_in += 1
+        exchange.published_out += len(queues)
+        taken, touch = Enqueued.TAKEN, self.turn.touch
+        for queue in queues:
+            if queue.enqueue(message) is Enqueued.REJECTED:
+                taken = Enqueued.REJECTED
+            if not queue.touched:
+                touch(queue)
+        return taken
 
     # Virtual hosts -----------------------------------------------------------------------------
 

@@ -1,0 +1,180 @@
+"""Who is asking, and what their tags let them see.
+
+Two ways in: HTTP basic, for tools; a session cookie with a CSRF token, for the web UI. Sessions
+live in memory, end after an hour of silence or eight hours, and are gone when signed out.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from http_admin.errors import ApiError
+from leveret.broker import Broker, User, VirtualHost
+
+COOKIE = "leveret_session"
+CSRF_HEADER = "x-csrf-token"
+IDLE_SECONDS = 3_600.0
+ABSOLUTE_SECONDS = 8 * 3_600.0
+MOST_SESSIONS = 10_000
+TRIES_PER_MINUTE = 30
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(slots=True)
+class WebSession:
+    user: str
+    csrf: str
+    created: float
+    seen: float
+
+
+class Doorkeeper:
+    """Knows the sessions and how often a source has tried in vain."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._sessions: dict[str, WebSession] = {}
+        self._failures: dict[str, list[float]] = {}
+
+    def sign_in(self, name: str, password: str, host: str) -> tuple[str, WebSession, User]:
+        user = self.check(name, password, host)
+        now = self.broker.clock.monotonic()
+        self._forget_old(now)
+        token = secrets.token_urlsafe(32)
+        session = WebSession(user.name, secrets.token_urlsafe(32), now, now)
+        self._sessions[token] = session
+        return token, session, user
+
+    def sign_out(self, token: str) -> None:
+        self._sessions.pop(token, None)
+
+    def check(self, name: str, password: str, host: str) -> User:
+        """The user, unless the password is wrong or was wrong too often lately."""
+        now = self.broker.clock.monotonic()
+        recent = [at for at in self._failures.get(host, ()) if now - at < 60]
+        if len(recent) >= TRIES_PER_MINUTE:
+            raise ApiError(429, "too many failed log-ins, wait a minute")
+        user = self.broker.users.authenticate(name, password, host)
+        if user is None:
+            self._failures[host] = [*recent, now]
+            raise ApiError(401, "Login failed")
+        return user
+
+    def session(self, token: str) -> WebSession | None:
+        found = self._sessions.get(token)
+        if found is None:
+            return None
+        now = self.broker.clock.monotonic()
+        if now - found.seen > IDLE_SECONDS or now - found.created > ABSOLUTE_SECONDS:
+            del self._sessions[token]
+            return None
+        found.seen = now
+        return found
+
+    def _forget_old(self, now: float) -> None:
+        if len(self._sessions) >= MOST_SESSIONS:
+            oldest = min(self._sessions, key=lambda token: self._sessions[token].seen)
+            del self._sessions[oldest]
+
+
+def get_broker(request: Request) -> Broker:
+    broker: Broker = request.app.state.broker
+    return broker
+
+
+def get_doorkeeper(request: Request) -> Doorkeeper:
+    doorkeeper: Doorkeeper = request.app.state.doorkeeper
+    return doorkeeper
+
+
+def current_user(request: Request) -> User:
+    """Whoever asks; 401 when nobody we know."""
+    doorkeeper = get_doorkeeper(request)
+    header = request.headers.get("authorization", "")
+    if header:
+        name, password = _basic(header)
+        user = doorkeeper.check(name, password, client_host(request))
+    else:
+        user = _from_cookie(request, doorkeeper)
+    if not set(user.tags) & {"administrator", "monitoring", "policymaker", "management"}:
+        raise ApiError(401, "user has no management tag")
+    request.state.user = user
+    return user
+
+
+def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
+    session = doorkeeper.session(request.cookies.get(COOKIE, ""))
+    user = doorkeeper.broker.users.by_name.get(session.user) if session else None
+    if session is None or user is None:
+        raise ApiError(401, "not signed in", _challenge(request))
+    if request.method not in _SAFE:
+        given = request.headers.get(CSRF_HEADER, "")
+        if not hmac.compare_digest(given, session.csrf):
+            raise ApiError(403, f"missing or wrong {CSRF_HEADER} header")
+    return user
+
+
+def _challenge(request: Request) -> dict[str, str] | None:
+    """Tools are asked for credentials; a page's own requests must not open a browser dialog."""
+    if "sec-fetch-mode" in request.headers:
+        return None
+    return {"WWW-Authenticate": 'Basic realm="Leveret"'}
+
+
+def _basic(header: str) -> tuple[str, str]:
+    scheme, _, encoded = header.partition(" ")
+    try:
+        if scheme.lower() != "basic":
+            raise ValueError
+        name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        if not colon:
+            raise ValueError
+    except ValueError:
+        raise ApiError(401, "malformed authorization header") from None
+    return name, password
+
+
+def client_host(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+CurrentUser = Annotated[User, Depends(current_user)]
+Hub = Annotated[Broker, Depends(get_broker)]
+
+
+def require_tag(*tags: str) -> Any:
+    """A dependency: the user must have one of these tags; administrators may do everything."""
+
+    def check(user: CurrentUser) -> User:
+        if not set(user.tags) & {"administrator", *tags}:
+            raise ApiError(403, f"this needs the tag {' or '.join(tags or ('administrator',))}")
+        return user
+
+    return Depends(check)
+
+
+def sees_everything(user: User) -> bool:
+    return bool(set(user.tags) & {"administrator", "monitoring"})
+
+
+def visible_vhosts(broker: Broker, user: User) -> list[VirtualHost]:
+    """Vhosts whose objects this user may list."""
+    if sees_everything(user):
+        return list(broker.vhosts.values())
+    return [v for v in broker.vhosts.values() if broker.users.may_enter(user.name, v.name)]
+
+
+def vhost_for(broker: Broker, user: User, name: str) -> VirtualHost:
+    """The vhost, if it exists and this user may look into it."""
+    vhost = broker.vhosts.get(name)
+    if vhost is None:
+        raise ApiError(404, "Not Found")
+    if not sees_everything(user) and not broker.users.may_enter(user.name, name):
+        raise ApiError(403, f"access to vhost '{name}' refused for user '{user.name}'")
+    return vhost

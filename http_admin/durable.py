@@ -1,0 +1,29 @@
+"""Changes answer when they are on disk, as over AMQP."""
+
+from __future__ import annotations
+
+import asyncio
+
+from http_admin.errors import ApiError
+from leveret.broker import Broker
+
+
+async def until_durable(broker: Broker) -> None:
+    """Return once everything done so far is on disk."""
+    broker.turn.schedule()
+    mark = broker.store.mark
+    if mark <= broker.commits.committed:
+        return
+    decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    broker.commits.after(
+        mark,
+        lambda: _set(decided, True),
+        lambda: _set(decided, False),
+    )
+    if not await decided:
+        raise ApiError(503, "the change could not be written to disk")
+
+
+def _set(decided: asyncio.Future[bool], durable: bool) -> None:
+    if not decided.done():
+        decided.set_result(durable)

@@ -1,0 +1,79 @@
+"""Refusals as HTTP: one map from reply codes to statuses, and RabbitMQ's error JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import ORJSONResponse
+from starlette.exceptions import HTTPException
+
+from leveret.model.errors import BrokerError, ReplyCode
+
+_STATUS = {
+    ReplyCode.NOT_FOUND: 404,
+    ReplyCode.ACCESS_REFUSED: 403,
+    ReplyCode.INTERNAL_ERROR: 500,
+}
+_NAMES = {
+    400: "bad_request",
+    401: "not_authorized",
+    403: "access_refused",
+    404: "Object Not Found",
+    405: "method_not_allowed",
+    413: "payload_too_large",
+    429: "too_many_requests",
+    503: "unavailable",
+}
+
+
+class ApiError(Exception):
+    """A refused request."""
+
+    def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+
+
+def not_found(what: str = "Not Found") -> ApiError:
+    return ApiError(404, what)
+
+
+def bad_request(reason: str) -> ApiError:
+    return ApiError(400, reason)
+
+
+def error_response(
+    status: int, reason: str, headers: dict[str, str] | None = None
+) -> ORJSONResponse:
+    content = {"error": _NAMES.get(status, "error"), "reason": reason}
+    return ORJSONResponse(content, status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Every way a request can fail ends in the same JSON."""
+
+    @app.exception_handler(ApiError)
+    async def refused(request: Request, error: ApiError) -> ORJSONResponse:
+        return error_response(error.status, error.reason, error.headers)
+
+    @app.exception_handler(BrokerError)
+    async def refused_by_broker(request: Request, error: BrokerError) -> ORJSONResponse:
+        return error_response(_STATUS.get(error.code, 400), error.explanation)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> ORJSONResponse:
+        return error_response(400, "; ".join(_sentence(one) for one in error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def plain(request: Request, error: HTTPException) -> ORJSONResponse:
+        headers = dict(error.headers) if error.headers else None
+        return error_response(error.status_code, str(error.detail), headers)
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    place = ".".join(str(part) for part in error["loc"] if part != "body")
+    return f"{place or 'body'}: {error['msg']}"

@@ -1,0 +1,38 @@
+"""Path segments that may contain an encoded slash: vhost `/` is `%2F` in a URL.
+
+Servers decode the path before they route, which would turn `%2F` into a separator. So routing is
+done on the path as it came, and each `{name:seg}` is decoded on its own.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class _Segment(Convertor[str]):
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("seg", _Segment())
+
+
+class RawPath:
+    """Middleware: route on the path as the client wrote it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope.get("raw_path"):
+            raw = scope["raw_path"].decode("latin-1").partition("?")[0]
+            scope = {**scope, "path": raw}
+        await self._app(scope, receive, send)

@@ -1,0 +1,128 @@
+"""Connections, channels and consumers: list, look at, close."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header
+
+from http_admin.auth import CurrentUser, Hub, sees_everything, vhost_for, visible_vhosts
+from http_admin.errors import ApiError, not_found
+from http_admin.listing import List, listed
+from http_admin.views import Row
+from leveret.broker import Broker, ConnectionEntry, User, VirtualHost
+from queues import Consumer, HeldQueue
+
+router = APIRouter(prefix="/api")
+
+
+def consumer_row(hub: Broker, vhost: VirtualHost, queue: HeldQueue, consumer: Consumer) -> Row:
+    return consumer.describe()
+
+
+def _visible(hub: Broker, user: User) -> list[ConnectionEntry]:
+    """Everybody's for monitoring and administrators, one's own otherwise."""
+    if sees_everything(user):
+        return list(hub.connections)
+    return [one for one in hub.connections if one.user.name == user.name]
+
+
+def _find(hub: Broker, user: User, name: str) -> ConnectionEntry:
+    for one in hub.connections:
+        if one.name == name:
+            if not sees_everything(user) and one.user.name != user.name:
+                raise ApiError(403, "this connection is another user's")
+            return one
+    raise not_found()
+
+
+@router.get("/connections", tags=["connections"])
+def list_connections(hub: Hub, user: CurrentUser, ask: List) -> Any:
+    """Open client connections."""
+    return listed(_visible(hub, user), ask, lambda one: one.describe(), lambda one: one.name)
+
+
+@router.get("/vhosts/{vhost:seg}/connections", tags=["connections"])
+def list_vhost_connections(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+    """Open client connections of one vhost."""
+    vhost_for(hub, user, vhost)
+    here = [one for one in _visible(hub, user) if one.vhost.name == vhost]
+    return listed(here, ask, lambda one: one.describe(), lambda one: one.name)
+
+
+@router.get("/connections/{name:seg}", tags=["connections"])
+def get_connection(name: str, hub: Hub, user: CurrentUser) -> Row:
+    """One connection."""
+    return _find(hub, user, name).describe()
+
+
+@router.delete("/connections/{name:seg}", tags=["connections"], status_code=204)
+def close_connection(
+    name: str,
+    hub: Hub,
+    user: CurrentUser,
+    x_reason: Annotated[str, Header()] = "Closed via management plugin",
+) -> None:
+    """Ask the client to go; the header X-Reason is told to it."""
+    found = _find(hub, user, name)
+    if found.user.name != user.name and "administrator" not in user.tags:
+        raise ApiError(403, "closing another user's connection needs the tag administrator")
+    found.close(x_reason)
+
+
+@router.get("/connections/{name:seg}/channels", tags=["connections"])
+def connection_channels(name: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+    """The channels of one connection."""
+    rows = _find(hub, user, name).describe_channels()
+    return listed(rows, ask, lambda row: row, lambda row: str(row["name"]))
+
+
+@router.get("/channels", tags=["channels"])
+def list_channels(hub: Hub, user: CurrentUser, ask: List) -> Any:
+    """Open channels."""
+    rows = [row for one in _visible(hub, user) for row in one.describe_channels()]
+    return listed(rows, ask, lambda row: row, lambda row: str(row["name"]))
+
+
+@router.get("/vhosts/{vhost:seg}/channels", tags=["channels"])
+def list_vhost_channels(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+    """Open channels of one vhost."""
+    vhost_for(hub, user, vhost)
+    here = [one for one in _visible(hub, user) if one.vhost.name == vhost]
+    rows = [row for one in here for row in one.describe_channels()]
+    return listed(rows, ask, lambda row: row, lambda row: str(row["name"]))
+
+
+@router.get("/channels/{name:seg}", tags=["channels"])
+def get_channel(name: str, hub: Hub, user: CurrentUser) -> Row:
+    """One channel, with its consumers."""
+    for one in _visible(hub, user):
+        for row in one.describe_channels():
+            if row["name"] == name:
+                consumers = _consumers([one.vhost])
+                mine = [c for c in consumers if c["channel_details"]["name"] == name]
+                return {**row, "consumer_details": mine}
+    raise not_found()
+
+
+def _consumers(vhosts: list[VirtualHost]) -> list[Row]:
+    return [
+        consumer.describe()
+        for vhost in vhosts
+        for queue in vhost.queues.values()
+        for consumer in queue.consumers
+    ]
+
+
+@router.get("/consumers", tags=["consumers"])
+def list_consumers(hub: Hub, user: CurrentUser, ask: List) -> Any:
+    """Consumers of every vhost the user may see."""
+    rows = _consumers(visible_vhosts(hub, user))
+    return listed(rows, ask, lambda row: row, lambda row: str(row["consumer_tag"]))
+
+
+@router.get("/consumers/{vhost:seg}", tags=["consumers"])
+def list_vhost_consumers(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+    """Consumers of one vhost."""
+    rows = _consumers([vhost_for(hub, user, vhost)])
+    return listed(rows, ask, lambda row: row, lambda row: str(row["consumer_tag"]))

@@ -1,0 +1,367 @@
+"""Exchanges, queues and bindings: list, look at, declare, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from bindings import Binding, Destination, DestinationKind
+from exchange import Exchange, ExchangeSpec
+from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
+from http_admin.durable import until_durable
+from http_admin.errors import bad_request, not_found
+from http_admin.listing import List, listed
+from http_admin.samples import Samples
+from http_admin.views import (
+    Row,
+    binding_row,
+    default_binding_row,
+    exchange_row,
+    queue_row,
+)
+from leveret.broker import Broker, Right, User, VirtualHost
+from queues import HeldQueue, QueueSpec
+
+router = APIRouter(prefix="/api")
+DEFAULT_EXCHANGE = "amq.default"
+
+
+def exchange_name(segment: str) -> str:
+    """The default exchange has no name in AMQP, so URLs call it amq.default."""
+    return "" if segment == DEFAULT_EXCHANGE else segment
+
+
+def _require(
+    hub: Broker, user: User, vhost: VirtualHost, right: Right, kind: str, name: str
+) -> None:
+    hub.users.require(user.name, vhost.name, right, kind, name)
+
+
+# Exchanges ---------------------------------------------------------------------------------------
+
+
+class ExchangeBody(BaseModel):
+    type: str = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+def _exchanges(vhosts: list[VirtualHost]) -> list[tuple[VirtualHost, Exchange]]:
+    return [(v, exchange) for v in vhosts for exchange in v.exchanges.values()]
+
+
+@router.get("/exchanges", tags=["exchanges"])
+def list_exchanges(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+    """Every exchange the user may see."""
+    return listed(
+        _exchanges(visible_vhosts(hub, user)),
+        ask,
+        lambda one: exchange_row(hub, *one, samples),
+        lambda one: one[1].name,
+    )
+
+
+@router.get("/exchanges/{vhost:seg}", tags=["exchanges"])
+def list_vhost_exchanges(
+    vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
+) -> Any:
+    """The exchanges of one vhost."""
+    return listed(
+        _exchanges([vhost_for(hub, user, vhost)]),
+        ask,
+        lambda one: exchange_row(hub, *one, samples),
+        lambda one: one[1].name,
+    )
+
+
+@router.get("/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"])
+def get_exchange(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
+    """One exchange."""
+    held = vhost_for(hub, user, vhost)
+    return exchange_row(hub, held, held.exchange(exchange_name(name)), samples)
+
+
+@router.put("/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"], status_code=201)
+async def put_exchange(
+    vhost: str, name: str, hub: Hub, user: CurrentUser, response: Response, body: ExchangeBody
+) -> None:
+    """Declare an exchange."""
+    held = vhost_for(hub, user, vhost)
+    _require(hub, user, held, Right.CONFIGURE, "exchange", name)
+    existed = name in held.exchanges
+    held.declare_exchange(
+        ExchangeSpec(name, body.type, body.durable, body.auto_delete, body.internal, body.arguments)
+    )
+    await until_durable(hub)
+    response.status_code = 204 if existed else 201
+
+
+@router.delete("/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"], status_code=204)
+async def delete_exchange(
+    vhost: str, name: str, hub: Hub, user: CurrentUser, if_unused: bool = False
+) -> None:
+    """Delete an exchange and its bindings."""
+    held = vhost_for(hub, user, vhost)
+    held.exchange(exchange_name(name))
+    _require(hub, user, held, Right.CONFIGURE, "exchange", name)
+    held.delete_exchange(exchange_name(name), if_unused)
+    await until_durable(hub)
+
+
+@router.get("/exchanges/{vhost:seg}/{name:seg}/bindings/source", tags=["exchanges"])
+def exchange_bindings_from(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
+    """Bindings in which the exchange is the source."""
+    held = vhost_for(hub, user, vhost)
+    found = held.exchange(exchange_name(name))
+    if not found.name:
+        return [default_binding_row(held, queue) for queue in held.queues]
+    return [binding_row(held, binding) for binding in found.bindings]
+
+
+@router.get("/exchanges/{vhost:seg}/{name:seg}/bindings/destination", tags=["exchanges"])
+def exchange_bindings_to(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
+    """Bindings in which the exchange is the destination."""
+    held = vhost_for(hub, user, vhost)
+    found = held.exchange(exchange_name(name))
+    to = Destination(DestinationKind.EXCHANGE, found.name)
+    return [binding_row(held, binding) for binding in held.bindings_to(to)]
+
+
+# Queues ------------------------------------------------------------------------------------------
+
+
+class QueueBody(BaseModel):
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+def _queues(vhosts: list[VirtualHost]) -> list[tuple[VirtualHost, HeldQueue]]:
+    return [(v, queue) for v in vhosts for queue in v.queues.values()]
+
+
+@router.get("/queues", tags=["queues"])
+def list_queues(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+    """Every queue the user may see."""
+    return listed(
+        _queues(visible_vhosts(hub, user)),
+        ask,
+        lambda one: queue_row(hub, *one, samples),
+        lambda one: one[1].name,
+    )
+
+
+@router.get("/queues/{vhost:seg}", tags=["queues"])
+def list_vhost_queues(vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+    """The queues of one vhost."""
+    return listed(
+        _queues([vhost_for(hub, user, vhost)]),
+        ask,
+        lambda one: queue_row(hub, *one, samples),
+        lambda one: one[1].name,
+    )
+
+
+@router.get("/queues/{vhost:seg}/{name:seg}", tags=["queues"])
+def get_queue(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
+    """One queue, with its consumers."""
+    from http_admin.routes.connections import consumer_row
+
+    held = vhost_for(hub, user, vhost)
+    queue = held.queues.get(name)
+    if queue is None:
+        raise not_found()
+    row = queue_row(hub, held, queue, samples)
+    row["consumer_details"] = [consumer_row(hub, held, queue, one) for one in queue.consumers]
+    row["incoming"], row["deliveries"] = [], []
+    return row
+
+
+@router.put("/queues/{vhost:seg}/{name:seg}", tags=["queues"], status_code=201)
+async def put_queue(
+    vhost: str, name: str, hub: Hub, user: CurrentUser, response: Response, body: QueueBody
+) -> None:
+    """Declare a queue."""
+    held = vhost_for(hub, user, vhost)
+    _require(hub, user, held, Right.CONFIGURE, "queue", name)
+    existed = name in held.queues
+    held.declare_queue(QueueSpec(name, body.durable, False, body.auto_delete, body.arguments))
+    await until_durable(hub)
+    response.status_code = 204 if existed else 201
+
+
+@router.delete("/queues/{vhost:seg}/{name:seg}", tags=["queues"], status_code=204)
+async def delete_queue(
+    vhost: str,
+    name: str,
+    hub: Hub,
+    user: CurrentUser,
+    if_unused: bool = False,
+    if_empty: bool = False,
+) -> None:
+    """Delete a queue and what it holds."""
+    held = vhost_for(hub, user, vhost)
+    queue = held.queues.get(name)
+    if queue is None:
+        raise not_found()
+    _require(hub, user, held, Right.CONFIGURE, "queue", name)
+    held.delete_queue(name, queue.owner, if_unused, if_empty)
+    await until_durable(hub)
+
+
+@router.delete("/queues/{vhost:seg}/{name:seg}/contents", tags=["queues"], status_code=204)
+async def purge_queue(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
+    """Drop every ready message."""
+    held = vhost_for(hub, user, vhost)
+    queue = held.queues.get(name)
+    if queue is None:
+        raise not_found()
+    _require(hub, user, held, Right.READ, "queue", name)
+    queue.purge()
+    await until_durable(hub)
+
+
+@router.get("/queues/{vhost:seg}/{name:seg}/bindings", tags=["queues"])
+def queue_bindings(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
+    """Bindings that lead to the queue, the default one first."""
+    held = vhost_for(hub, user, vhost)
+    if name not in held.queues:
+        raise not_found()
+    to = Destination(DestinationKind.QUEUE, name)
+    found = [binding_row(held, binding) for binding in held.bindings_to(to)]
+    return [default_binding_row(held, name), *found]
+
+
+# Bindings ----------------------------------------------------------------------------------------
+
+
+class BindingBody(BaseModel):
+    routing_key: str = ""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+_KINDS = {"q": DestinationKind.QUEUE, "e": DestinationKind.EXCHANGE}
+
+
+def _all_bindings(vhosts: list[VirtualHost]) -> list[Row]:
+    rows = [default_binding_row(v, name) for v in vhosts for name in v.queues]
+    return rows + [binding_row(v, binding) for v in vhosts for binding in v.bindings()]
+
+
+@router.get("/bindings", tags=["bindings"])
+def list_bindings(hub: Hub, user: CurrentUser, ask: List) -> Any:
+    """Every binding the user may see."""
+    rows = _all_bindings(visible_vhosts(hub, user))
+    return listed(rows, ask, lambda row: row, lambda row: str(row["source"]))
+
+
+@router.get("/bindings/{vhost:seg}", tags=["bindings"])
+def list_vhost_bindings(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+    """The bindings of one vhost."""
+    rows = _all_bindings([vhost_for(hub, user, vhost)])
+    return listed(rows, ask, lambda row: row, lambda row: str(row["source"]))
+
+
+def _between(held: VirtualHost, source: str, kind: str, destination: str) -> list[Binding]:
+    if kind not in _KINDS:
+        raise bad_request("destination type must be q (queue) or e (exchange)")
+    exchange = held.exchange(exchange_name(source))
+    to = Destination(_KINDS[kind], destination)
+    if to.kind is DestinationKind.QUEUE and destination not in held.queues:
+        raise not_found()
+    return [binding for binding in exchange.bindings if binding.destination == to]
+
+
+@router.get("/bindings/{vhost:seg}/e/{source:seg}/{kind}/{destination:seg}", tags=["bindings"])
+def bindings_between(
+    vhost: str, source: str, kind: str, destination: str, hub: Hub, user: CurrentUser
+) -> list[Row]:
+    """Bindings between an exchange and a queue or another exchange."""
+    held = vhost_for(hub, user, vhost)
+    found = _between(held, source, kind, destination)
+    if not exchange_name(source) and kind == "q":
+        return [default_binding_row(held, destination)]
+    return [binding_row(held, binding) for binding in found]
+
+
+@router.post(
+    "/bindings/{vhost:seg}/e/{source:seg}/{kind}/{destination:seg}",
+    tags=["bindings"],
+    status_code=201,
+)
+async def add_binding(
+    vhost: str,
+    source: str,
+    kind: str,
+    destination: str,
+    hub: Hub,
+    user: CurrentUser,
+    response: Response,
+    body: BindingBody | None = None,
+) -> None:
+    """Bind; the answer's Location names the binding."""
+    held = vhost_for(hub, user, vhost)
+    _between(held, source, kind, destination)
+    wanted = body or BindingBody()
+    to = Destination(_KINDS[kind], destination)
+    _require(hub, user, held, Right.WRITE, to.kind.value, destination)
+    _require(hub, user, held, Right.READ, "exchange", exchange_name(source))
+    held.bind(exchange_name(source), to, wanted.routing_key, wanted.arguments)
+    await until_durable(hub)
+    made = Binding.of(exchange_name(source), to, wanted.routing_key, wanted.arguments)
+    response.headers["Location"] = f"{quote(destination, '')}/{quote(made.properties_key, '')}"
+
+
+def _one_binding(
+    held: VirtualHost, source: str, kind: str, destination: str, properties_key: str
+) -> Binding:
+    for binding in _between(held, source, kind, destination):
+        if binding.properties_key == properties_key:
+            return binding
+    raise not_found()
+
+
+@router.get(
+    "/bindings/{vhost:seg}/e/{source:seg}/{kind}/{destination:seg}/{properties_key:seg}",
+    tags=["bindings"],
+)
+def get_binding(
+    vhost: str,
+    source: str,
+    kind: str,
+    destination: str,
+    properties_key: str,
+    hub: Hub,
+    user: CurrentUser,
+) -> Row:
+    """One binding by its properties key."""
+    held = vhost_for(hub, user, vhost)
+    return binding_row(held, _one_binding(held, source, kind, destination, properties_key))
+
+
+@router.delete(
+    "/bindings/{vhost:seg}/e/{source:seg}/{kind}/{destination:seg}/{properties_key:seg}",
+    tags=["bindings"],
+    status_code=204,
+)
+async def delete_binding(
+    vhost: str,
+    source: str,
+    kind: str,
+    destination: str,
+    properties_key: str,
+    hub: Hub,
+    user: CurrentUser,
+) -> None:
+    """Unbind."""
+    held = vhost_for(hub, user, vhost)
+    found = _one_binding(held, source, kind, destination, properties_key)
+    _require(hub, user, held, Right.WRITE, found.destination.kind.value, destination)
+    _require(hub, user, held, Right.READ, "exchange", found.source)
+    held.unbind(found.source, found.destination, found.routing_key, found.arguments)
+    await until_durable(hub)

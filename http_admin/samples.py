@@ -1,0 +1,29 @@
+"""Which samples a query asks for: RabbitMQ's `*_age` and `*_incr` parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Query
+
+MOST_SECONDS = 8 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRange:
+    age: int
+    step: int
+
+
+def sample_range(
+    lengths_age: Annotated[int | None, Query(ge=1, le=MOST_SECONDS)] = None,
+    lengths_incr: Annotated[int | None, Query(ge=1)] = None,
+    msg_rates_age: Annotated[int | None, Query(ge=1, le=MOST_SECONDS)] = None,
+    msg_rates_incr: Annotated[int | None, Query(ge=1)] = None,
+) -> SampleRange | None:
+    age, step = msg_rates_age or lengths_age, msg_rates_incr or lengths_incr
+    return SampleRange(age, max(1, step)) if age and step else None
+
+
+Samples = Annotated[SampleRange | None, Depends(sample_range)]

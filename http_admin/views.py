@@ -1,0 +1,197 @@
+"""Broker objects as the rows of RabbitMQ's API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bindings import Binding
+from exchange import Exchange
+from leveret.broker import Broker, VirtualHost
+from leveret.broker.metrics import EXCHANGE_FIELDS, QUEUE_FIELDS, TOTAL_FIELDS, Series
+from queues import ClassicQueue, HeldQueue
+
+if TYPE_CHECKING:
+    from http_admin.samples import SampleRange
+
+Row = dict[str, Any]
+LENGTH_FIELDS = ("messages_ready", "messages_unacknowledged")
+
+
+def rate(series: Series | None, index: int, ask: SampleRange | None = None) -> Row:
+    """`*_details`: the rate now, and samples when the query asked for them."""
+    details: Row = {"rate": round(series.rate(index), 3) if series else 0.0}
+    if ask is not None and series is not None:
+        samples = series.samples(index, ask.age, ask.step)
+        details["samples"] = [{"timestamp": at, "sample": value} for at, value in samples]
+        details.update(_averages(samples))
+    return details
+
+
+def _averages(samples: Sequence[tuple[int, int]]) -> Row:
+    if not samples:
+        return {"avg": 0.0, "avg_rate": 0.0}
+    (newest, last), (oldest, first) = samples[0], samples[-1]
+    seconds = max(1, newest - oldest) / 1000
+    return {
+        "avg": sum(value for _, value in samples) / len(samples),
+        "avg_rate": (last - first) / seconds,
+    }
+
+
+def message_stats(
+    fields: Sequence[str],
+    values: Sequence[int],
+    series: Series | None,
+    ask: SampleRange | None = None,
+) -> Row:
+    """Only what has happened appears, as with RabbitMQ."""
+    stats: Row = {}
+    for index, (name, value) in enumerate(zip(fields, values, strict=True)):
+        if value and name not in LENGTH_FIELDS:
+            stats[name] = value
+            stats[f"{name}_details"] = rate(series, index, ask)
+    handed = ("deliver", "deliver_no_ack", "get", "get_no_ack")
+    if any(name in stats for name in handed):
+        stats["deliver_get"] = sum(stats.get(name, 0) for name in handed)
+        total = sum(stats.get(f"{name}_details", {}).get("rate", 0.0) for name in handed)
+        stats["deliver_get_details"] = {"rate": round(total, 3)}
+        if ask is not None and series is not None:
+            stats["deliver_get_details"] |= _summed_samples(fields, series, ask, handed)
+    return stats
+
+
+def _summed_samples(
+    fields: Sequence[str], series: Series, ask: SampleRange, names: Iterable[str]
+) -> Row:
+    columns = [series.samples(fields.index(name), ask.age, ask.step) for name in names]
+    samples = [
+        (points[0][0], sum(value for _, value in points)) for points in zip(*columns, strict=True)
+    ]
+    rows = [{"timestamp": at, "sample": value} for at, value in samples]
+    return {"samples": rows, **_averages(samples)}
+
+
+def lengths(
+    ready: int, unacked: int, series: Series | None, fields: Sequence[str], ask: SampleRange | None
+) -> Row:
+    at_ready = fields.index("messages_ready")
+    at_unacked = fields.index("messages_unacknowledged")
+    ready_details = rate(series, at_ready, ask)
+    unacked_details = rate(series, at_unacked, ask)
+    both: Row = {"rate": ready_details["rate"] + unacked_details["rate"]}
+    if ask is not None and series is not None:
+        both |= _summed_samples(fields, series, ask, LENGTH_FIELDS)
+    return {
+        "messages": ready + unacked,
+        "messages_details": both,
+        "messages_ready": ready,
+        "messages_ready_details": ready_details,
+        "messages_unacknowledged": unacked,
+        "messages_unacknowledged_details": unacked_details,
+    }
+
+
+def queue_row(
+    broker: Broker, vhost: VirtualHost, queue: HeldQueue, ask: SampleRange | None = None
+) -> Row:
+    series = broker.metrics.queues.get(queue)
+    from leveret.broker.metrics import queue_values
+
+    spec = queue.spec
+    row: Row = {
+        "name": queue.name,
+        "vhost": vhost.name,
+        "type": spec.kind,
+        "durable": spec.durable,
+        "auto_delete": spec.auto_delete,
+        "exclusive": spec.exclusive,
+        "arguments": dict(spec.arguments),
+        "node": broker.settings.node_name,
+        "state": "running",
+        "consumers": len(queue.consumers),
+        "consumer_utilisation": 1.0 if queue.consumers and not queue.ready_count else 0.0,
+        "policy": None,
+        "operator_policy": None,
+        "effective_policy_definition": {},
+        "exclusive_consumer_tag": None,
+        "memory": 0,
+        **lengths(queue.ready_count, queue.unacked_count, series, QUEUE_FIELDS, ask),
+    }
+    stats = message_stats(QUEUE_FIELDS, queue_values(queue), series, ask)
+    if stats:
+        row["message_stats"] = stats
+    if isinstance(queue, ClassicQueue):
+        row |= _classic_part(broker, queue)
+    return row
+
+
+def _classic_part(broker: Broker, queue: ClassicQueue) -> Row:
+    now = broker.clock.wall_ms()
+    unacked_bytes = sum(entry.message.body_size for entry in queue.unacked.values())
+    oldest_ready = queue.ready[0].message.time_ms if queue.ready else None
+    oldest_unacked = min((e.message.time_ms for e in queue.unacked.values()), default=None)
+    return {
+        "message_bytes": queue.message_bytes + unacked_bytes,
+        "message_bytes_ready": queue.message_bytes,
+        "message_bytes_unacknowledged": unacked_bytes,
+        "messages_ram": len(queue.ready) + len(queue.unacked),
+        "messages_paged_out": len(queue.backlog),
+        "memory": queue.ready_bytes + 400 * len(queue.ready),
+        "head_message_timestamp": oldest_ready // 1000 if oldest_ready else None,
+        "oldest_ready_age_ms": now - oldest_ready if oldest_ready else None,
+        "oldest_unacked_age_ms": now - oldest_unacked if oldest_unacked else None,
+    }
+
+
+def exchange_row(
+    broker: Broker, vhost: VirtualHost, exchange: Exchange, ask: SampleRange | None = None
+) -> Row:
+    spec = exchange.spec
+    row: Row = {
+        "name": exchange.name,
+        "vhost": vhost.name,
+        "type": spec.kind,
+        "durable": spec.durable,
+        "auto_delete": spec.auto_delete,
+        "internal": spec.internal,
+        "arguments": dict(spec.arguments),
+        "policy": None,
+        "user_who_performed_action": "rmq-internal" if exchange.name.startswith("amq.") else "",
+    }
+    values = (exchange.published_in, exchange.published_out)
+    stats = message_stats(EXCHANGE_FIELDS, values, broker.metrics.exchanges.get(exchange), ask)
+    if stats:
+        row["message_stats"] = stats
+    return row
+
+
+def binding_row(vhost: VirtualHost, binding: Binding) -> Row:
+    return {
+        "source": binding.source,
+        "vhost": vhost.name,
+        "destination": binding.destination.name,
+        "destination_type": binding.destination.kind.value,
+        "routing_key": binding.routing_key,
+        "arguments": dict(binding.arguments),
+        "properties_key": binding.properties_key,
+    }
+
+
+def default_binding_row(vhost: VirtualHost, queue_name: str) -> Row:
+    """Every queue is bound to the default exchange by its name, visibly but for ever."""
+    return {
+        "source": "",
+        "vhost": vhost.name,
+        "destination": queue_name,
+        "destination_type": "queue",
+        "routing_key": queue_name,
+        "arguments": {},
+        "properties_key": queue_name,
+    }
+
+
+def total_stats(broker: Broker, ask: SampleRange | None) -> Row:
+    values = broker.metrics.current_totals()
+    wanted = TOTAL_FIELDS.index("get_empty")
+    return message_stats(TOTAL_FIELDS[:wanted], values[:wanted], broker.metrics.totals, ask)
