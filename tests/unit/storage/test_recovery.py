@@ -197,11 +197,11 @@ async def test_a_snapshot_is_wanted_when_much_has_been_settled(tmp_path: Path):
     assert not harness.committed[-1].due
     harness.ack(ids)
     await harness.durable()
-    assert harness.committed[-1].due == (1,)
+    assert 1 in harness.committed[-1].due
     harness.store.save(Snapshot(1, ()))
     harness.publish()
     await harness.durable()
-    assert harness.committed[-1].due == ()
+    assert not harness.committed[-1].due
     await harness.close()
 
 
