@@ -140,11 +140,10 @@ class LocalSource:
         if request.table == "events":
             groups = count_events(self._database, request)
             return {"rows": sum(int(group["rows"]) for group in groups), "groups": groups}
-        rows = size = 0
-        for batch in self.read(replace(request, columns=("body_bytes",)), Tally()):
-            rows += batch.num_rows
-            size += int(batch.column(0).to_numpy().sum())
-        return {"rows": rows, "bytes": size}
+        from spark_sink.logs import count_logs
+
+        groups = count_logs(self._database, request)
+        return {"rows": sum(int(group["rows"]) for group in groups), "groups": groups}
 
     def _splits(self, request: Request, rows: int) -> Iterator[Split]:
         span = (request.from_id, request.to_id)

@@ -31,6 +31,7 @@ _STANDALONE = re.compile(r"spark://[^/]+:\d+")
 _OTHER = re.compile(r"(yarn|k8s://.+)")
 _ANSWER_SECONDS = 5.0
 _SHIPPED = ("spark_sink", "leveret/model", "queues/log", "queues/storage")
+_LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -40,7 +41,8 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{_LOGGING}",
 }
 
 
@@ -114,6 +116,7 @@ def _network(master: str) -> dict[str, str]:
     """On one machine nothing needs to listen beyond loopback."""
     if not master.startswith("local"):
         return {}
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 

@@ -1,0 +1,186 @@
+"""The data source in a real Spark session, against the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import functions as f
+
+from spark_sink.schemas import TABLES, spark_ddl
+from tests.spark.generator import START_MS, FakeBroker
+from tests.spark.http_source import serve
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    broker = FakeBroker(tmp_path_factory.mktemp("source") / "data")
+    broker.traffic(60)
+    broker.append("flat", 200)
+    broker.append("parted-1", 50)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def table(spark, broker):
+    def load(name, **options):
+        options = {"data_dir": str(broker.data_dir), "partition_rows": "300"} | options
+        return spark.read.format("leveret").option("table", name).options(**options).load()
+
+    return load
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_schema_is_as_documented(table, name):
+    schema = table(name).schema
+    assert ", ".join(f"`{x.name}` {x.dataType.simpleString()}" for x in schema) == spark_ddl(name)
+
+
+def test_events_equal_the_ledger_and_join_messages(table, broker):
+    events = table("events")
+    assert events.rdd.getNumPartitions() > 1
+    counted = events.groupBy("queue", "event").count().collect()
+    assert {(row["queue"], row["event"]): row["count"] for row in counted} == broker.ledger.events
+    messages = table("messages")
+    joined = events.join(messages, events["message"] == messages["id"], "full")
+    orphans = joined.where("id IS NULL OR message IS NULL").count()
+    assert orphans == 0
+
+
+def test_messages_and_logs_equal_the_ledger(table, broker):
+    (sums,) = table("messages").agg(f.count("id"), f.sum(f.length("body")), f.sum("id")).collect()
+    ledger = broker.ledger.messages
+    assert tuple(sums) == (len(ledger), broker.ledger.body_bytes, sum(ledger))
+    counted = table("logs").groupBy("log", "partition").agg(f.sum("offset"), f.sum("body_bytes"))
+    wanted = {
+        (log, number): (sum(range(len(sent))), sum(len(body) for _, _, body in sent))
+        for (log, number), sent in {
+            ("flat", 0): broker.ledger.logs["flat"],
+            ("parted", 1): broker.ledger.logs["parted-1"],
+        }.items()
+    }
+    assert {(row[0], row[1]): (row[2], row[3]) for row in counted.collect()} == wanted
+
+
+def test_only_the_columns_asked_for_are_read(table, tmp_path):
+    frame = table("messages", columns="id,user", read_log=str(tmp_path))
+    assert frame.columns == ["id", "user"]
+    assert frame.where("user = 'alice'").count() > 0
+    assert all(said["bytes"] == 0 for said in read_log(tmp_path))
+    assert {tuple(said["columns"]) for said in read_log(tmp_path)} == {("id", "origin")}
+
+
+def test_filters_are_done_by_the_reader(table, broker, tmp_path):
+    half = START_MS + (broker.time_ms - START_MS) // 2
+    wanted = Counter(
+        kind for queue, kind, _, time_ms in broker.ledger.triples
+        if queue == "orders" and kind in ("acked", "expired") and time_ms >= half
+    )  # fmt: skip
+    frame = table("events", read_log=str(tmp_path)).where(
+        (f.col("queue") == "orders") & f.col("event").isin("acked", "expired")
+        & (f.col("time") >= f.timestamp_millis(f.lit(half)))
+    )  # fmt: skip
+    found = Counter(row["event"] for row in frame.collect())
+    assert found == wanted
+    assert sum(said["rows"] for said in read_log(tmp_path)) == wanted.total()
+
+
+def test_filters_that_contradict_or_name_nothing(table):
+    events = table("events")
+    assert events.where("queue = 'orders' AND queue IN ('mail', 'x')").count() == 0
+    assert events.where("event = 'eaten'").count() == 0
+
+
+def test_pushdown_off_still_answers(spark, broker):
+    from spark_sink.datasource import PUSHDOWN, LeveretDataSource, PushingDataSource
+
+    spark.conf.set(PUSHDOWN, "false")
+    spark.dataSource.register(LeveretDataSource)
+    try:
+        frame = spark.read.format("leveret").option("table", "events")
+        frame = frame.option("data_dir", str(broker.data_dir)).load()
+        assert (
+            frame.where("event = 'acked' AND queue = '123'").count()
+            == (broker.ledger.events["123", "acked"])
+        )
+    finally:
+        spark.conf.set(PUSHDOWN, "true")
+        spark.dataSource.register(PushingDataSource)
+
+
+def test_stream_takes_limited_batches_and_goes_on(spark, tmp_path):
+    broker = FakeBroker(tmp_path / "data")
+    broker.traffic(20)
+    broker.append("flat", 90)
+    seen: dict[str, list[list[int]]] = {"messages": [], "logs": []}
+
+    def drain(name, key):
+        frame = (
+            spark.readStream.format("leveret")
+            .options(table=name, data_dir=str(broker.data_dir), max_rows="40", columns=key)
+            .load()
+        )
+
+        def keep(batch, _):
+            seen[name].append([row[0] for row in batch.collect()])
+
+        query = (
+            frame.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / name))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    drain("messages", "id")
+    drain("logs", "offset")
+    assert sorted(flat(seen["messages"])) == sorted(broker.ledger.messages)
+    assert flat(map(sorted, seen["logs"])) == list(range(90))
+    assert max(map(len, seen["messages"] + seen["logs"])) == 40
+    before, batches = len(broker.ledger.messages), len(seen["messages"])
+    broker.traffic(5)
+    drain("messages", "id")
+    added = sorted(flat(seen["messages"][batches:]))
+    assert added == list(range(before + 1, len(broker.ledger.messages) + 1))
+    drain("messages", "id")
+    assert sum(map(len, seen["messages"])) == len(broker.ledger.messages)
+    broker.close()
+
+
+def test_the_same_over_http(table, broker):
+    with serve(broker.data_dir) as url:
+        where = {"data_dir": "", "url": url, "user": "u", "password": "p"}
+        assert table("events", **where).count() == broker.ledger.event_rows
+        assert table("logs", **where, columns="offset").where("offset >= 20").count() == 210
+        with pytest.raises(PySparkException, match="refused the user or the password"):
+            table("messages", **where | {"password": "wrong"}).count()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "nope"}, "There is no table 'nope'"),
+        ({"table": "events", "columns": "color"}, "has no column 'color'"),
+        ({"table": "events", "data_dir": "/nowhere/at/all"}, "give the data directory"),
+        ({"table": "events", "url": "http://x"}, "either the data directory or the url"),
+    ],
+)
+def test_bad_options_are_sentences(spark, broker, options, words):
+    reader = spark.read.format("leveret").option("data_dir", str(broker.data_dir))
+    with pytest.raises((AnalysisException, PySparkException), match=words):
+        reader.options(**options).load().count()
+
+
+def flat(lists):
+    return list(chain.from_iterable(lists))
+
+
+def read_log(directory: Path):
+    return [json.loads(path.read_text()) for path in directory.glob("*.json")]

@@ -1,0 +1,291 @@
+"""The export: exact, idempotent, resumable wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import functions as f
+from rich.console import Console
+
+from spark_sink.errors import SourceError
+from spark_sink.export import ExportOptions, TableExport, _checked, export, interval_seconds, run
+from spark_sink.target import TableTarget, Target, locked
+from tests.spark.generator import FakeBroker
+from tests.spark.http_source import serve
+
+pytestmark = pytest.mark.spark
+PARTITIONS = ds.partitioning(
+    pa.schema([("batch", pa.int64()), ("date", pa.string()), ("queue", pa.string())]),
+    flavor="hive",
+)
+
+
+@pytest.fixture
+def broker(tmp_path):
+    broker = FakeBroker(tmp_path / "data")
+    broker.traffic(40)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def options(broker, tmp_path):
+    return ExportOptions(to=tmp_path / "out", data_dir=broker.data_dir, tables=("events",))
+
+
+@pytest.fixture
+def exported(spark):
+    """Run an export in the session of the tests; returns what was printed."""
+
+    def once(options):
+        console = Console(record=True, quiet=True)
+        export(spark, _checked(options), console)
+
+    return once
+
+
+def visible(options, table="events"):
+    """Rows that a plain Parquet reader sees."""
+    return ds.dataset(options.to / table, partitioning=PARTITIONS, format="parquet").to_table()
+
+
+def manifest(options):
+    return json.loads((options.to / "manifest.json").read_text())["tables"]
+
+
+def assert_exact(spark, options, broker):
+    """Each event once, for pyarrow and for Spark, and as many as manifest and ledger say."""
+    rows = visible(options).to_pylist()
+    assert Counter((row["queue"], row["event"]) for row in rows) == broker.ledger.events
+    assert len({(row["event_id"], row["position"]) for row in rows}) == len(rows)
+    seen = spark.read.parquet(str(options.to / "events"))
+    counted = seen.groupBy("queue", "event").count().collect()
+    assert {(row[0], row[1]): row[2] for row in counted} == broker.ledger.events
+    state = manifest(options)["events"]
+    assert state["rows"] == state["source_rows"] == broker.ledger.event_rows
+    groups = {(group["queue"], group["event"]): group["rows"] for group in state["groups"]}
+    assert groups == broker.ledger.events
+
+
+def test_export_is_exact_and_a_second_run_adds_nothing(spark, exported, options, broker):
+    broker.append("flat", 60)
+    everything = replace(options, tables=("messages", "events", "logs", "queues"))
+    exported(everything)
+    assert_exact(spark, options, broker)
+    messages = visible(everything, "messages")
+    assert messages["id"].to_pylist() == sorted(broker.ledger.messages)
+    bodies = dict(zip(messages["id"].to_pylist(), messages["body"].to_pylist(), strict=True))
+    assert bodies == {number: sent["body"] for number, sent in broker.ledger.messages.items()}
+    logs = spark.read.parquet(str(everything.to / "logs"))
+    assert [tuple(row) for row in logs.groupBy("log", "partition").count().collect()] == [
+        ("flat", "0", 60)
+    ]
+    assert manifest(everything)["queues"]["rows"] == 5
+    before = manifest(everything)
+    exported(replace(everything, incremental=True))
+    after = manifest(everything)
+    for table in ("messages", "events", "logs"):
+        assert after[table] == before[table]
+    assert after["queues"]["rows"] == 5
+
+
+def test_incremental_adds_only_what_is_new_and_full_replaces(spark, exported, options, broker):
+    exported(options)
+    first = {path.name for path in (options.to / "events").iterdir()}
+    broker.traffic(10)
+    exported(replace(options, incremental=True))
+    assert_exact(spark, options, broker)
+    added = {path.name for path in (options.to / "events").iterdir()} - first
+    assert added == {"batch=1"}
+    broker.traffic(5)
+    exported(options)
+    assert_exact(spark, options, broker)
+    assert {path.name for path in (options.to / "events").iterdir()} == {"batch=0"}
+    assert manifest(options)["events"]["generation"] == 2
+    broker.traffic(5)
+    exported(replace(options, incremental=True))
+    assert_exact(spark, options, broker)
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def die_before(method, *_args, **_kwargs):
+    raise Killed(method.__name__)
+
+
+def die_after(method, *args, **kwargs):
+    method(*args, **kwargs)
+    raise Killed(method.__name__)
+
+
+KILLS = [
+    ("before the write", TableTarget, "temporary", die_before),
+    ("with files written", TableExport, "_write_files", die_after),
+    ("before it is visible", TableTarget, "publish", die_before),
+    ("visible, not in the manifest", TableTarget, "publish", die_after),
+    ("in the manifest, not committed", TableTarget, "record", die_after),
+]
+
+
+def test_export_stopped_anywhere_has_each_row_once(spark, exported, options, broker, monkeypatch):
+    """Six runs over one directory: five are stopped, each at another point of another batch."""
+    options = replace(options, batch_rows=broker.ledger.event_rows // 8)
+    for number, (point, owner, name, die) in enumerate(KILLS):
+        whole = getattr(owner, name)
+        with monkeypatch.context() as patch:
+            patched = kill_at(whole, die, number)
+            patch.setattr(owner, name, patched)
+            with pytest.raises(SourceError, match="Killed"):
+                exported(options)
+        assert patched.calls > 0, point
+        if (options.to / "events").exists() and any((options.to / "events").iterdir()):
+            rows = visible(options).to_pylist()
+            assert len({(row["event_id"], row["position"]) for row in rows}) == len(rows), point
+    exported(options)
+    assert_exact(spark, options, broker)
+    assert len(manifest(options)["events"]["batches"]) > 5
+
+
+class kill_at:  # noqa: N801 (used as a function)
+    """A method that works for `survivors` calls and then ends the process."""
+
+    def __init__(self, method, die, survivors):
+        self.method, self.die, self.left, self.calls = method, die, min(survivors, 1), 0
+
+    def __get__(self, instance, _owner):
+        return partial(self, instance)
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        if self.calls > self.left:
+            return self.die(self.method, *args, **kwargs)
+        return self.method(*args, **kwargs)
+
+
+def test_a_swap_that_was_cut_off_is_finished(exported, options, broker, monkeypatch):
+    exported(options)
+    broker.traffic(3)
+    monkeypatch.setattr(Target, "_finish_swap", lambda _: (_ for _ in ()).throw(Killed()))
+    with pytest.raises(Killed):
+        export_to_swap(exported, options, monkeypatch)
+    monkeypatch.undo()
+    exported(replace(options, incremental=True))
+    rows = visible(options).to_pylist()
+    assert Counter((row["queue"], row["event"]) for row in rows) == broker.ledger.events
+
+
+def export_to_swap(exported, options, monkeypatch):
+    """The constructor of Target must work: only the swap at the end dies."""
+    die = Target._finish_swap
+    calls = []
+
+    def second(self):
+        calls.append(1)
+        if len(calls) > 1:
+            die(self)
+
+    monkeypatch.setattr(Target, "_finish_swap", second)
+    exported(options)
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_other_formats(spark, exported, options, broker, kind):
+    exported(replace(options, tables=("messages",), format=kind))
+    reader = spark.read.option("header", "true").option("escape", '"')
+    frame = reader.format(kind).load(str(options.to / "messages"))
+    (sums,) = frame.agg(
+        f.count("id"), f.sum(f.octet_length(f.unbase64("body"))), f.count("headers")
+    ).collect()
+    with_headers = sum("headers" in sent for sent in broker.ledger.messages.values())
+    assert tuple(sums) == (len(broker.ledger.messages), broker.ledger.body_bytes, with_headers)
+
+
+def test_conditions_hold(exported, options, broker):
+    chosen = replace(options, queue="odd/name %=,é", tables=("events", "messages"))
+    exported(chosen)
+    rows = visible(chosen).to_pylist()
+    wanted = {k: n for k, n in broker.ledger.events.items() if k[0] == chosen.queue}
+    assert Counter((row["queue"], row["event"]) for row in rows) == wanted
+    enqueued = {t[2] for t in broker.ledger.triples if t[:2] == (chosen.queue, "enqueued")}
+    assert set(visible(chosen, "messages")["id"].to_pylist()) == enqueued
+    with pytest.raises(SourceError, match="with other conditions"):
+        exported(replace(chosen, queue="mail", incremental=True))
+
+
+def test_long_queue_names_have_short_directories(exported, options, broker):
+    from sqlalchemy import update
+
+    from queues.storage import schema
+
+    name = "/" + "é" * 127
+    with broker.engine.begin() as connection:
+        connection.execute(update(schema.queues).where(schema.queues.c.id == 2).values(name=name))
+    exported(options)
+    ((short, full),) = manifest(options)["events"]["long_names"].items()
+    assert full == name
+    counted = Counter(row["queue"] for row in visible(options).to_pylist())
+    assert counted[short] == sum(n for k, n in broker.ledger.events.items() if k[0] == "mail")
+
+
+def test_export_over_http(spark, exported, options, broker):
+    with serve(broker.data_dir) as url:
+        remote = replace(options, data_dir=None, url=url, user="u", password="p")
+        exported(remote)
+        with pytest.raises(SourceError, match="refused the user or the password"):
+            exported(replace(remote, user="x"))
+        with pytest.raises(SourceError, match="no queue 'gone'"):
+            exported(replace(remote, queue="gone"))
+    assert_exact(spark, options, broker)
+    with pytest.raises(SourceError, match="Cannot reach a broker"):
+        exported(remote)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"queue": "gone"}, "There is no queue 'gone'"),
+        ({"data_dir": "/nowhere/at/all"}, "give the data directory of a broker"),
+        ({"master": "moon"}, "'moon' is no Spark master"),
+        ({"master": "spark://127.0.0.1:1"}, "No Spark master answers"),
+        ({"tables": ("nope",)}, "There is no table 'nope'"),
+        ({"tables": ()}, "Name at least one table"),
+        ({"format": "xml"}, "'xml' is no format"),
+        ({"every": "often"}, "'often' is no interval"),
+        ({"since": "soon"}, "'soon' is no time"),
+        ({"to": "s3a://bucket/x"}, "is no directory"),
+        ({"to": "/proc/nothing"}, "choose a directory you may write to"),
+        ({"url": "http://127.0.0.1:1"}, "either the data directory or the url"),
+        ({"url": "ftp://x", "data_dir": None}, "begins with http"),
+    ],
+)
+def test_bad_input_is_one_sentence(options, change, words, capsys):
+    assert run(replace(options, **change)) == 1
+    said = capsys.readouterr().err.strip()
+    assert words in said and said.count("\n") == 0
+
+
+def test_two_exports_do_not_share_a_directory(options, capsys):
+    with locked(options.to):
+        assert run(options) == 1
+    assert "Another export is writing" in capsys.readouterr().err
+
+
+def test_export_of_another_broker_is_refused(exported, options, tmp_path):
+    exported(options)
+    other = json.loads((options.to / "manifest.json").read_text()) | {"identity": "created_ms=2"}
+    (options.to / "manifest.json").write_text(json.dumps(other))
+    with pytest.raises(SourceError, match="another broker"):
+        exported(options)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("1.5h", 5400)])
+def test_intervals(text, seconds):
+    assert interval_seconds(text) == seconds
