@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from amqp_server.channel import Channel
@@ -213,7 +214,8 @@ class Session:
             if meant.inbox is None:
                 meant.on_publish(publish, message)
             else:
-                meant.inbox.append(lambda: meant.on_publish(publish, message))
+                call = partial(meant.on_publish, publish, message)
+                meant.inbox.append(partial(self._put_off, (60, 40), call))
         except BrokerError as error:
             self.wire.last_method = (60, 40)
             self.refuse(channel, error)
@@ -224,7 +226,8 @@ class Session:
             if meant.inbox is None:
                 meant.on_ack(tag, multiple)
             else:
-                meant.inbox.append(lambda: meant.on_ack(tag, multiple))
+                call = partial(meant.on_ack, tag, multiple)
+                meant.inbox.append(partial(self._put_off, (60, 80), call))
         except BrokerError as error:
             self.refuse(channel, error)
 
@@ -258,6 +261,11 @@ class Session:
         except BrokerError as error:
             self.wire.last_method = (method.index >> 16, method.index & 0xFFFF)
             self.refuse(channel, error)
+
+    def _put_off(self, method: tuple[int, int], call: Callable[[], None]) -> None:
+        """What a held channel had put off; an error in it names this method."""
+        self.wire.last_method = method
+        call()
 
     def run(self, channel: int, call: Callable[[], None]) -> None:
         """Go on with something a channel had put off, with the same care for errors."""
@@ -379,6 +387,10 @@ class Session:
 
     def _close(self, method: Any) -> None:
         """The client goes: exclusive queues are gone before it is told close-ok."""
+        for channel in self.channels.values():
+            if channel.inbox is not None:  # what it sent before counts: close behind it
+                channel.inbox.append(partial(self._close, method))
+                return
         self.end()
         self._say(0, commands.Connection.CloseOk())
         if self.wire.state is ConnectionState.CLOSING:  # ours crossed it; its answer will come

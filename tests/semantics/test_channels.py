@@ -108,6 +108,21 @@ def test_c043_soft_error_requeues_what_the_channel_had_not_acked(client, channel
     ]
 
 
+def test_c043_soft_error_behind_a_durable_declare_names_its_own_method(channel, names):
+    queue = names.queue()
+    channel.send(Queue.Declare(queue=queue, durable=True))
+    channel.publish("no-such-exchange", "k")
+    channel.send(Queue.Purge(queue=queue))
+    channel.expect(Queue.DeclareOk)
+    close = channel.expect_close(404)
+    assert (close.class_id, close.method_id) == (60, 40)
+    channel.open()
+    channel.send(Queue.Declare(queue=queue, durable=True), Basic.Ack(9), Queue.Purge(queue=queue))
+    channel.expect(Queue.DeclareOk)
+    close = channel.expect_close(406)
+    assert (close.class_id, close.method_id) == (60, 80)
+
+
 def test_c044_flow_on(channel):
     assert channel.call(Channel.Flow(active=True)).active is True
 

@@ -238,6 +238,34 @@ def test_c013_close_keeps_what_was_published_before_it(connect, channel, names):
     channel.wait_ready(queue, 200)
 
 
+def test_c013_close_keeps_what_waits_behind_a_durable_declare(connect, channel, names):
+    queue = names.queue()
+    publisher = connect()
+    other = publisher.channel()
+    message = wire.publish(1, "", queue) + wire.content_header(1, 1) + wire.body(1, b"x")
+    other.send(
+        commands.Queue.Declare(queue=queue, durable=True),
+        message * 200,
+        wire.encode(0, Connection.Close(200, "bye", 0, 0)),
+    )
+    other.expect(commands.Queue.DeclareOk)
+    publisher.expect(Connection.CloseOk)
+    channel.wait_ready(queue, 200)
+
+
+def test_c013_channel_close_keeps_what_was_published_before_it(channel, client, names):
+    queue = names.queue()
+    message = wire.publish(1, "", queue) + wire.content_header(1, 1) + wire.body(1, b"x")
+    channel.send(
+        commands.Queue.Declare(queue=queue, durable=True),
+        message * 200,
+        commands.Channel.Close(200, "bye", 0, 0),
+    )
+    channel.expect(commands.Queue.DeclareOk)
+    channel.expect(commands.Channel.CloseOk)
+    client.channel(2).wait_ready(queue, 200)
+
+
 def test_c013_exclusive_queues_are_gone_before_close_ok(connect, channel, names):
     queue = names.queue()
     owner = connect()

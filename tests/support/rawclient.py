@@ -138,7 +138,7 @@ class RawClient:
         close = self.expect(commands.Connection.Close, 0, timeout)
         _check_close(close, code, text)
         self.send(0, commands.Connection.CloseOk())
-        self.expect_end()
+        self.expect_end(2 * self.timeout)  # who lost the framing waits out a grace time
         return close
 
     def expect_end(self, timeout: float | None = None) -> None:
