@@ -6,6 +6,8 @@ Command names are rabbitmqctl's, with underscores; the same with hyphens is unde
 from __future__ import annotations
 
 import functools
+import io
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -101,6 +103,9 @@ def after_command(argv: Sequence[str]) -> list[str]:
 
 def run_client(argv: Sequence[str]) -> int:
     """Run any command but `serve`; return its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names and bodies are other people's: what cannot be printed is escaped, never an error.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         program()(after_command(argv), prog_name="leveret")
     except SystemExit as stop:

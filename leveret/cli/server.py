@@ -168,7 +168,12 @@ def health(
 ) -> None:
     """Run a health check; exit code 1 if it fails."""
     where = f"health/checks/{path(*check.split('/'))}"
-    session.api.get(where, what=f"health check '{check}'")
+    try:
+        session.api.get(where, what=f"health check '{check}'")
+    except CliError as error:
+        if error.code is not ExitCode.FAILED:
+            raise
+        raise CliError(f"health check '{check}': {error}") from None
     session.out.remark(f"Health check '{check}' passed.")
 
 

@@ -182,3 +182,33 @@ def test_output_remarks_only_to_people(capsys):
     assert capsys.readouterr() == ("", "")
     Output().remark("hello")
     assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_names_that_are_no_text_are_escaped(server, cli):
+    server.answers["GET /api/queues/%2F"] = [{"name": "a\ud800", "messages": 1}]
+    assert json.loads(cli("list_queues", "name", "--formatter", "json").out)[0]["name"] == "a\ud800"
+    assert cli("list_queues", "name", "-s").out == "a\\ud800\n"
+
+
+def test_reset_asks_a_person_once_and_says_what_is_lost(server, cli, monkeypatch):
+    asked = []
+
+    def confirm(question, **_):
+        asked.append(question)
+        return False
+
+    server.answers["GET /api/settings"] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", confirm)
+    ended = cli("reset")
+    assert (ended.code, ended.err) == (1, "leveret: nothing was reset.\n")
+    assert asked == [f"Everything on {server.url} will be lost. Go on?"]
+    assert server.lines() == ["GET /api/settings"]
+
+
+def test_failed_health_check(server, cli):
+    answer = (503, {"status": "failed", "reason": "memory alarm"})
+    server.answers["GET /api/health/checks/alarms"] = answer
+    ended = cli("health")
+    assert ended.code == 1
+    assert ended.err == ("leveret: health check 'alarms': the server failed (503): memory alarm\n")
