@@ -65,6 +65,7 @@ class Channel:
         self.published = self.acknowledged = self.returned = 0
         self.closed = False
         self._origin = 0
+        self._may_write: dict[str, int] = {}
         self._owes_disk = False
         self._declarations = Declarations(self)
 
@@ -411,6 +412,13 @@ class Channel:
         return None
 
     # Ending ------------------------------------------------------------------------------------
+
+    def require_write(self, exchange: str) -> None:
+        """As `require`, remembered: asked for every message whose route is not known yet."""
+        revision = self.broker.users.revision
+        if self._may_write.get(exchange) != revision:
+            self.require(Right.WRITE, "exchange", exchange)
+            self._may_write[exchange] = revision
 
     def require(self, right: Right, kind: str, name: str) -> None:
         self.broker.users.require(self.session.user.name, self.vhost.name, right, kind, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_server.codec import Publish
-from leveret.broker import Plan, Right
+from leveret.broker import Plan
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from leveret.model.message import Message
 from leveret.model.properties import DIRECT_REPLY_TO, edit_headers, replace
@@ -27,7 +27,7 @@ def careful_plan(channel: Channel, publish: Publish, message: Message) -> tuple[
         raise NotImplementedHere("immediate=true")
     vhost = channel.vhost
     vhost.exchange(address.exchange)
-    channel.require(Right.WRITE, "exchange", address.exchange)
+    channel.require_write(address.exchange)
     scan = message.scan
     if scan.user_id is not None and scan.user_id != channel.session.user.name:
         raise PreconditionFailed(

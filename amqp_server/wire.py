@@ -37,7 +37,7 @@ from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Message
 
 FRAME_LIMIT_BEFORE_TUNE = 8192
 HARD_MESSAGE_LIMIT = 512 * 1024 * 1024
-_KNOWN_PUBLISHES = 2048
+_KNOWN_PUBLISHES = 8192
 
 _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">BHIHHQ")
