@@ -127,8 +127,16 @@ def upsert(kind: type[object], rows: int) -> str:
     others = [name for name in columns if name not in keys]
     update = ", ".join(f'"{name}"=excluded."{name}"' for name in others)
     action = f"UPDATE SET {update}" if others else "NOTHING"
-    insert = _insert(DEFINITION_TABLES[kind].name, columns, rows)
-    return f"{insert} ON CONFLICT ({_quoted(keys)}) DO {action}"
+    return f"{_insert_definitions(kind, rows)} ON CONFLICT ({_quoted(keys)}) DO {action}"
+
+
+def insert_missing(kind: type[object], rows: int) -> str:
+    keys = _quoted(KEY_COLUMNS[kind])
+    return f"{_insert_definitions(kind, rows)} ON CONFLICT ({keys}) DO NOTHING"
+
+
+def _insert_definitions(kind: type[object], rows: int) -> str:
+    return _insert(DEFINITION_TABLES[kind].name, columns_of(kind), rows)
 
 
 def delete(kind: type[object], rows: int) -> str:

@@ -145,7 +145,7 @@ class Sweeper:
         yield True
         while True:
             pages, free, _ = self._one(statements.PAGE_COUNTS)
-            if free < max(4 * PAGES_PER_STEP, pages // 4):
+            if free < max(2 * PAGES_PER_STEP, pages // 4):
                 return
             # Every page is one step of the statement: without fetchall only one would move.
             self._execute(statements.GIVE_BACK_PAGES.format(pages=PAGES_PER_STEP)).fetchall()

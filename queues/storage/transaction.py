@@ -153,30 +153,35 @@ class Transactor:
         if batch.lease is not None:
             self.set_meta("lease", str(batch.lease.message_id))
         saves: dict[type[object], list[Definition]] = {}
-        deletes: dict[type[object], list[tuple[object, ...]]] = {}
-        for (kind, key), (definition, saved) in batch.changes.items():
-            if saved:
-                saves.setdefault(kind, []).append(definition)
-            else:
-                deletes.setdefault(kind, []).append(key)
-        for kind, keys in deletes.items():
-            self._delete(kind, keys, now_ms)
+        deletes: dict[type[object], list[Definition]] = {}
+        for (kind, _), (definition, saved) in batch.changes.items():
+            (saves if saved else deletes).setdefault(kind, []).append(definition)
+        for kind, definitions in deletes.items():
+            self._delete(kind, definitions, now_ms)
         for kind, definitions in saves.items():
-            self._save(kind, definitions)
+            self._save(kind, definitions, statements.upsert)
 
-    def _save(self, kind: type[object], definitions: Sequence[Definition]) -> None:
+    def _save(
+        self,
+        kind: type[object],
+        definitions: Sequence[Definition],
+        sql: Callable[[type[object], int], str],
+    ) -> None:
         flat: list[object] = list(chain.from_iterable(map(astuple, definitions)))
         width = len(statements.columns_of(kind))
-        self._insert(lambda size: statements.upsert(kind, size), width, flat)
+        self._insert(lambda size: sql(kind, size), width, flat)
 
-    def _delete(self, kind: type[object], keys: Sequence[tuple[object, ...]], now_ms: int) -> None:
+    def _delete(self, kind: type[object], definitions: Sequence[Definition], now_ms: int) -> None:
+        keys = statements.KEY_COLUMNS[kind]
         if kind is QueueDefinition:
-            ids = orjson.dumps([key[0] for key in keys]).decode()
+            # One that came and went within a batch still has a name in the history.
+            self._save(kind, definitions, statements.insert_missing)
+            ids = json_ids(cast("QueueDefinition", queue).id for queue in definitions)
             self._execute(statements.RETIRE_QUEUES, (now_ms, ids))
             self._execute(statements.FORGET_GROUPS, (ids,))
             return
-        flat: list[object] = list(chain.from_iterable(keys))
-        self._insert(lambda size: statements.delete(kind, size), len(keys[0]), flat)
+        flat: list[object] = [getattr(value, name) for value in definitions for name in keys]
+        self._insert(lambda size: statements.delete(kind, size), len(keys), flat)
 
     def _drop_content(self, batch: Batch) -> None:
         if batch.strips:
