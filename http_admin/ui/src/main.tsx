@@ -2,8 +2,9 @@ import { render } from 'preact';
 import { App } from './app';
 import './styles/tokens.css';
 import './styles/base.css';
-import './styles/layout.css';
+import './styles/forms.css';
 import './styles/components.css';
+import './styles/layout.css';
 import './styles/pages.css';
 import './styles/history.css';
 

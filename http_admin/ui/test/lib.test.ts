@@ -4,6 +4,8 @@ import { href, parseRoute } from '../src/lib/route';
 import { matching, sorted, toggled } from '../src/lib/sort';
 import { columns, levels, rates, sparkPoints } from '../src/lib/series';
 import { argsFor, readArgs, readTable, readValue } from '../src/lib/arguments';
+import { asPage } from '../src/lib/paging';
+import { laneSegments, resetTarget, scaleOf } from '../src/lib/logs';
 import { bodyOf, hexDump, moments } from '../src/lib/messages';
 import { amqpUrl, publishSnippet } from '../src/lib/snippets';
 
@@ -136,5 +138,37 @@ describe('snippets', () => {
   });
   it('quotes queue names for Python', () => {
     expect(publishSnippet('amqp://x', 'a"b')).toContain('queue_declare("a\\"b", durable=True)');
+  });
+});
+
+describe('paging', () => {
+  const wanted = { filter: 'q', sorting: { by: 'name', descending: true }, page: 2, pageSize: 2 };
+  const rows = ['q1', 'q2', 'x', 'q3'].map((name) => ({ name }));
+  it('pages a whole list as the server would', () => {
+    const page = asPage(rows, wanted);
+    expect(page?.items).toEqual([{ name: 'q1' }]);
+    expect([page?.page, page?.page_count, page?.filtered_count, page?.total_count]).toEqual([2, 2, 3, 4]);
+  });
+  it('stays on the last page there is', () => {
+    expect(asPage(rows, { ...wanted, page: 9 })?.page).toBe(2);
+  });
+});
+
+describe('logs', () => {
+  const lane = { index: 0, queue: 'l-0', first_offset: 10, next_offset: 30, bytes: 9 };
+  it('puts segments of all lanes on one scale', () => {
+    const scale = scaleOf([lane as never, { ...lane, first_offset: 0, next_offset: 40 } as never]);
+    const found = laneSegments({ ...lane, segments: [{ base_offset: 10 }, { base_offset: 20 }] }, scale);
+    expect(found.map((one) => [one.left, one.width])).toEqual([[0.25, 0.25], [0.5, 0.25]]);
+  });
+  it('draws one block where only the number of segments is known, none when empty', () => {
+    expect(laneSegments({ ...lane, segments: 3 }, { first: 10, next: 30 })).toHaveLength(1);
+    expect(laneSegments({ ...lane, next_offset: 10, segments: 1 }, { first: 10, next: 30 })).toHaveLength(0);
+  });
+  it('reads reset targets', () => {
+    expect(resetTarget('first', '')).toBe('first');
+    expect(resetTarget('offset', '42')).toBe(42);
+    expect(resetTarget('time', '2026-01-02T03:04:05Z')).toBe('2026-01-02T03:04:05.000Z');
+    expect(() => resetTarget('offset', '-1')).toThrow('whole number');
   });
 });

@@ -35,7 +35,7 @@ function options(props: ChartProps, width: number, height: number, onHover: (ind
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
     scales: { y: { range: (_plot, _min, max) => [0, Math.max(1, (max ?? 0) * 1.1)] } },
     axes: [
-      { ...axis, space: 70, values: (_plot, ticks) => ticks.map(clock) },
+      { ...axis, size: 30, space: 70, values: (_plot, ticks) => ticks.map(clock) },
       { ...axis, size: 48, space: 34, values: (_plot, ticks) => ticks.map((tick) => compact(tick)) },
     ],
     series: [{}, ...props.lines.map((line) => lineStyle(line, props.lines.length === 1))],

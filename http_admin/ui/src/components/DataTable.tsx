@@ -1,11 +1,8 @@
 /** Tables with sortable heads, and the filter and pager round them. The state lives in the address. */
 
 import type { ComponentChildren } from 'preact';
-import { useEffect, useState } from 'preact/hooks';
 import type { Page } from '../api/types';
 import { count } from '../lib/format';
-import { replaceRoute, useDebounced, useRoute } from '../lib/hooks';
-import { href } from '../lib/route';
 import { toggled, type Sorting } from '../lib/sort';
 import { Icon } from './Icon';
 
@@ -98,58 +95,6 @@ function HeadCell<Row>({ column, sorting, onSort }: {
       </button>
     </th>
   );
-}
-
-export interface ListState {
-  filter: string;
-  sorting: Sorting;
-  page: number;
-  setFilter: (text: string) => void;
-  setSorting: (next: Sorting) => void;
-  setPage: (page: number) => void;
-  /** Query string for RabbitMQ's paged lists. */
-  query: string;
-}
-
-export const PAGE_SIZE = 50;
-
-/** Filter, order and page of a list, kept in the address so that Back and links work. */
-export function useListState(path: string[], initial: Sorting): ListState {
-  const { query } = useRoute();
-  const [typed, setTyped] = useState(query['name'] ?? '');
-  const settled = useDebounced(typed);
-  const sorting: Sorting = query['sort'] ? { by: query['sort'], descending: query['desc'] === '1' } : initial;
-  const page = Math.max(1, Number(query['page'] ?? 1) || 1);
-  const filter = query['name'] ?? '';
-  const write = (name: string, order: Sorting, at: number): void =>
-    replaceRoute(href(path, {
-      name,
-      sort: order.by === initial.by && order.descending === initial.descending ? undefined : order.by,
-      desc: order.by === initial.by && order.descending === initial.descending ? undefined : order.descending ? 1 : 0,
-      page: at > 1 ? at : undefined,
-    }));
-  useEffect(() => {
-    if (settled !== filter) write(settled, sorting, 1);
-  }, [settled]);
-  const params = new URLSearchParams({
-    page: String(page),
-    page_size: String(PAGE_SIZE),
-    sort: sorting.by,
-    sort_reverse: String(sorting.descending),
-  });
-  if (filter !== '') {
-    params.set('name', filter);
-    params.set('use_regex', 'false');
-  }
-  return {
-    filter: typed,
-    sorting,
-    page,
-    setFilter: setTyped,
-    setSorting: (next) => write(filter, next, 1),
-    setPage: (next) => write(filter, sorting, next),
-    query: params.toString(),
-  };
 }
 
 export function FilterBox({ value, onInput, label }: { value: string; onInput: (text: string) => void; label: string }) {

@@ -25,7 +25,7 @@ export function PermissionTable({ permissions, show, onChange }: { permissions: 
       title: kind.charAt(0).toUpperCase() + kind.slice(1),
       render: (one: Permission) => (one[kind] === '' ? <span class="muted">nothing</span> : <code>{one[kind]}</code>),
     })),
-    { id: 'clear', title: '', render: (one) => <button class="button button-small" aria-label={`Take permissions of ${one.user} in ${one.vhost} away`} onClick={() => void clear(one, onChange)}>Take away</button> },
+    { id: 'clear', title: '', render: (one) => <button class="button button-small" aria-label={`Take away permissions of ${one.user} in ${one.vhost}`} onClick={() => void clear(one, onChange)}>Take away</button> },
   ];
   return <DataTable label="Permissions" testid="permissions" columns={columns} rows={permissions} rowKey={(one) => `${one.user}\n${one.vhost}`} />;
 }

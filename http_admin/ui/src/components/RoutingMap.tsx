@@ -21,15 +21,16 @@ function shorten(text: string): string {
   return text.length > 22 ? `${text.slice(0, 21)}…` : text;
 }
 
-function Edge({ edge, light }: { edge: GraphEdge; light: Light | null }) {
-  const state = light === null ? 'edge' : light.edges.has(edge.id) ? 'edge edge-lit' : 'edge edge-dim';
+function edgeState(edge: GraphEdge, light: Light | null): string {
+  if (light === null) return '';
+  return light.edges.has(edge.id) ? 'lit' : 'dim';
+}
+
+function Edge({ edge, state }: { edge: GraphEdge; state: string }) {
   return (
-    <g>
-      <path class={state} d={edge.d}>
-        <title>{edge.keys.filter(Boolean).join(', ') || 'no key'}</title>
-      </path>
-      {edge.label !== '' && <text class={`${state.replace('edge ', '')}-label`} x={edge.labelX} y={edge.labelY} text-anchor="end">{edge.label}</text>}
-    </g>
+    <path class={`edge edge-${state}`} d={edge.d}>
+      <title>{edge.keys.filter(Boolean).join(', ') || 'no key'}</title>
+    </path>
   );
 }
 
@@ -37,9 +38,9 @@ function Node({ node, vhost, light, start }: { node: GraphNode; vhost: string; l
   const state = light === null ? '' : light.nodes.has(node.id) ? ' node-lit' : ' node-dim';
   const here = node.kind === 'exchange' && node.name === start ? ' node-start' : '';
   return (
-    <a href={href([node.kind === 'queue' ? 'queues' : 'exchanges', vhost, node.name])} aria-label={`${node.kind} ${node.label}`}>
+    <a href={href([node.kind === 'queue' ? 'queues' : 'exchanges', vhost, node.name])} aria-label={`${shorten(node.label)}, ${node.kind}`}>
       <g class={`node node-${node.kind}${state}${here}`} transform={`translate(${node.x} ${node.y})`}>
-        <title>{node.label}</title>
+        {node.label !== shorten(node.label) && <title>{node.label}</title>}
         <rect width={NODE_WIDTH} height={NODE_HEIGHT} rx={node.kind === 'queue' ? 4 : NODE_HEIGHT / 2} />
         <text x={NODE_WIDTH / 2} y={NODE_HEIGHT / 2 + 5} text-anchor="middle">{shorten(node.label)}</text>
       </g>
@@ -52,7 +53,10 @@ function Picture({ graph, vhost, light, start }: { graph: Graph; vhost: string; 
   return (
     <div class="map" role="region" aria-label={spoken} tabIndex={0} data-testid="routing-map">
       <svg width={graph.width} height={graph.height} viewBox={`0 0 ${graph.width} ${graph.height}`}>
-        {graph.edges.map((edge) => <Edge key={edge.id} edge={edge} light={light} />)}
+        {graph.edges.map((edge) => <Edge key={edge.id} edge={edge} state={edgeState(edge, light)} />)}
+        {graph.edges.map((edge) => edge.label !== '' && (
+          <text key={edge.id} class={`edge-label edge-label-${edgeState(edge, light)}`} x={edge.labelX} y={edge.labelY} text-anchor="end">{edge.label}</text>
+        ))}
         {graph.nodes.map((node) => <Node key={node.id} node={node} vhost={vhost} light={light} start={start} />)}
       </svg>
     </div>
@@ -98,7 +102,7 @@ export function RoutingMap({ vhost, bindings, start, exchanges }: MapProps) {
   };
   return (
     <div class="stack">
-      <Form label="Dry run" action="Show the way" testid="dry-run" onSubmit={run}>
+      <Form inline label="Dry run" action="Show the way" testid="dry-run" onSubmit={run}>
         {start === undefined && <SelectField label="Message enters at" value={from} onInput={(next) => { setFrom(next); setResult(null); }} options={exchanges.map((name) => ({ id: name, label: exchangeName(name) }))} />}
         <TextField label="Routing key" value={key} onInput={setKey} placeholder="order.created.eu" help="Nothing is published: the broker only says where it would go." />
         <details class="field-wide"><summary>Headers</summary><TableEditor label="Headers" rows={headers} onChange={setHeaders} /></details>

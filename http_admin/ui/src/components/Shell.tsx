@@ -126,12 +126,12 @@ export function Shell({ session, section, onSignOut, children }: ShellProps) {
           <button class="icon-button menu-button" aria-label="Menu" aria-expanded={open} aria-controls="nav" onClick={() => setOpen(!open)}>
             <Icon name={open ? 'close' : 'menu'} size={20} />
           </button>
-          <a class="brand" href="#/">
+          <a class="brand" href="#/" aria-label="Leveret, overview">
             <Mark /> <span>Leveret</span>
           </a>
           <label class="vhost-pick">
             <span>Virtual host</span>
-            <select value={vhost} onChange={byEvent(setVhost)} data-testid="vhost">
+            <select aria-label="Virtual host" value={vhost} onChange={byEvent(setVhost)} data-testid="vhost">
               <option value="">All</option>
               {names.map((one) => <option key={one.name} value={one.name}>{one.name}</option>)}
             </select>

@@ -13,7 +13,7 @@ function Step({ moment }: { moment: Moment }) {
         <div class="step-head">
           <strong>{eventWords(moment.event)}</strong>
           {moment.queue && <span>in <code>{moment.queue}</code></span>}
-          {moment.redelivered && <Badge tone="info">redelivered</Badge>}
+          {moment.redelivered && moment.event !== 'redelivered' && <Badge tone="info">redelivered</Badge>}
           <time class="num muted" dateTime={new Date(moment.time_ms).toISOString()}>{dateTime(moment.time_ms)}.{String(moment.time_ms % 1000).padStart(3, '0')}</time>
         </div>
         <Facts items={[

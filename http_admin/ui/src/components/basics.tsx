@@ -49,7 +49,7 @@ interface CardProps extends Children {
 
 export function Card({ title, aside, testid, tight = false, children }: CardProps) {
   return (
-    <section class={tight ? 'card card-tight' : 'card'} aria-label={title} data-testid={testid}>
+    <section class={tight ? 'card card-tight' : 'card'} data-testid={testid}>
       {title && (
         <div class="card-head">
           <h2>{title}</h2>

@@ -9,7 +9,6 @@ export function depthLines(totals: QueueTotals): Line[] {
   return [
     { label: 'Ready', details: totals.messages_ready_details, color: 1 },
     { label: 'Unacknowledged', details: totals.messages_unacknowledged_details, color: 2 },
-    { label: 'Total', details: totals.messages_details, color: 6 },
   ];
 }
 

@@ -104,12 +104,13 @@ interface FormProps {
   onSubmit: () => Promise<unknown>;
   onCancel?: () => void;
   children: ComponentChildren;
-  danger?: boolean;
+  /** Puts the button beside the fields; for one or two of them. */
+  inline?: boolean;
   testid?: string;
 }
 
 /** Submits once at a time; what goes wrong is said inside the form, beside the button. */
-export function Form({ label, action, onSubmit, onCancel, children, danger, testid }: FormProps) {
+export function Form({ label, action, onSubmit, onCancel, children, inline, testid }: FormProps) {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const submit = async (event: JSX.TargetedEvent<HTMLFormElement>): Promise<void> => {
@@ -124,11 +125,11 @@ export function Form({ label, action, onSubmit, onCancel, children, danger, test
     setBusy(false);
   };
   return (
-    <form class="form" aria-label={label} data-testid={testid} onSubmit={(event) => void submit(event)}>
+    <form class={inline ? 'form form-inline' : 'form'} aria-label={label} data-testid={testid} onSubmit={(event) => void submit(event)}>
       {children}
       {error !== null && <ErrorNote error={error} />}
-      <div class="actions field-wide">
-        <button class={danger ? 'button button-danger' : 'button button-main'} disabled={busy} type="submit">
+      <div class="actions">
+        <button class="button button-main" disabled={busy} type="submit">
           {action}
         </button>
         {onCancel && (

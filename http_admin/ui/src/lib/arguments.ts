@@ -65,9 +65,9 @@ export const QUEUE_ARGS: readonly ArgSpec[] = [
 ];
 
 export const QUEUE_TYPES: Record<QueueKind, string> = {
-  classic: 'Work queue: each message goes to one consumer and is removed when acknowledged.',
+  classic: 'Each message goes to one consumer and is removed when acknowledged.',
   quorum: 'Work queue that counts deliveries and can give up on a message after a limit.',
-  stream: 'Log: records stay after reading; every reader has its own place and can replay.',
+  stream: 'Records stay after reading; every reader has its own place and can replay.',
 };
 
 export function argsFor(kind: QueueKind): ArgSpec[] {

@@ -39,6 +39,7 @@ export const NODE_WIDTH = 176;
 export const NODE_HEIGHT = 40;
 const GAP_X = 168;
 const GAP_Y = 18;
+const PASS_HEIGHT = 4;
 const PAD = 12;
 
 export function nodeId(kind: Kind, name: string): string {
@@ -145,59 +146,86 @@ function order(columns: string[][], edges: readonly Joined[]): void {
   }
 }
 
+/** A stand-in that keeps a lane free where a long edge crosses a column. */
+function stops(edgeKey: string, from: number, to: number): string[] {
+  return Array.from({ length: Math.max(0, to - from - 1) }, (_, index) => `pass:${index}:${edgeKey}`);
+}
+
 export function layout(bindings: readonly Binding[], extra: readonly string[] = []): Graph {
   const joined = joinEdges(bindings);
   const edges = [...joined.values()];
   const ids = [...new Set([...extra.map((name) => nodeId('exchange', name)), ...edges.flatMap((edge) => [edge.from, edge.to])])];
   const layer = layers(ids, edges);
   const last = Math.max(0, ...layer.values());
-  const columns: string[][] = Array.from({ length: last + 1 }, () => []);
-  for (const id of ids) columns[id.startsWith('queue:') ? last : (layer.get(id) ?? 0)]?.push(id);
-  const used = columns.filter((column) => column.length > 0);
-  order(used, edges);
-  const tallest = Math.max(1, ...used.map((column) => column.length));
-  const height = PAD * 2 + tallest * (NODE_HEIGHT + GAP_Y) - GAP_Y;
-  const nodes = used.flatMap((column, index) => placeColumn(column, index, height));
-  const at = new Map(nodes.map((node) => [node.id, node]));
+  const raw: string[][] = Array.from({ length: last + 1 }, () => []);
+  for (const id of ids) raw[id.startsWith('queue:') ? last : (layer.get(id) ?? 0)]?.push(id);
+  const columns = raw.filter((column) => column.length > 0);
+  const columnOf = new Map(columns.flatMap((column, index) => column.map((id) => [id, index] as const)));
+  const ways = new Map<string, string[]>();
+  for (const [id, edge] of joined) {
+    const start = columnOf.get(edge.from) ?? 0;
+    const between = stops(id, start, columnOf.get(edge.to) ?? 0);
+    between.forEach((stop, index) => columns[start + 1 + index]?.push(stop));
+    ways.set(id, [edge.from, ...between, edge.to]);
+  }
+  const hops = [...ways.values()].flatMap((way) => way.slice(1).map((to, index) => ({ from: way[index] as string, to, keys: [] })));
+  order(columns, hops);
+  const height = PAD * 2 + Math.max(NODE_HEIGHT, ...columns.map(columnHeight));
+  const places = new Map(columns.flatMap((column, index) => placeColumn(column, index, height)));
   return {
-    nodes,
-    edges: [...joined].map(([id, edge]) => drawEdge(id, edge, at)),
-    width: PAD * 2 + used.length * NODE_WIDTH + Math.max(0, used.length - 1) * GAP_X,
+    nodes: ids.map((id) => describe(id, places.get(id) as Place)),
+    edges: [...joined].map(([id, edge]) => drawEdge(id, edge, (ways.get(id) ?? []).map((stop) => places.get(stop) as Place))),
+    width: PAD * 2 + columns.length * NODE_WIDTH + Math.max(0, columns.length - 1) * GAP_X,
     height,
   };
 }
 
-function placeColumn(column: readonly string[], index: number, height: number): GraphNode[] {
-  const own = column.length * (NODE_HEIGHT + GAP_Y) - GAP_Y;
-  const top = (height - own) / 2;
-  return column.map((id, row) => {
-    const kind: Kind = id.startsWith('queue:') ? 'queue' : 'exchange';
-    const name = id.slice(kind.length + 1);
-    return {
-      id,
-      kind,
-      name,
-      label: exchangeName(name),
-      x: PAD + index * (NODE_WIDTH + GAP_X),
-      y: top + row * (NODE_HEIGHT + GAP_Y),
-    };
+interface Place {
+  x: number;
+  y: number;
+  height: number;
+}
+
+const heightOf = (id: string): number => (id.startsWith('pass:') ? PASS_HEIGHT : NODE_HEIGHT);
+
+function columnHeight(column: readonly string[]): number {
+  return column.reduce((sum, id) => sum + heightOf(id) + GAP_Y, -GAP_Y);
+}
+
+function placeColumn(column: readonly string[], index: number, height: number): [string, Place][] {
+  let y = (height - columnHeight(column)) / 2;
+  return column.map((id) => {
+    const place = { x: PAD + index * (NODE_WIDTH + GAP_X), y, height: heightOf(id) };
+    y += place.height + GAP_Y;
+    return [id, place];
   });
 }
 
-function drawEdge(id: string, edge: Joined, at: Map<string, GraphNode>): GraphEdge {
-  const from = at.get(edge.from) as GraphNode;
-  const to = at.get(edge.to) as GraphNode;
+function describe(id: string, place: Place): GraphNode {
+  const kind: Kind = id.startsWith('queue:') ? 'queue' : 'exchange';
+  const name = id.slice(kind.length + 1);
+  return { id, kind, name, label: exchangeName(name), x: place.x, y: place.y };
+}
+
+const middle = (place: Place): number => place.y + place.height / 2;
+
+function drawEdge(id: string, edge: Joined, way: readonly Place[]): GraphEdge {
+  const from = way[0] as Place;
+  const to = way.at(-1) as Place;
   const forward = to.x > from.x;
-  const startX = from.x + NODE_WIDTH;
-  const endX = forward ? to.x : to.x + NODE_WIDTH;
-  const startY = from.y + NODE_HEIGHT / 2;
-  const endY = to.y + NODE_HEIGHT / 2;
-  const bend = forward ? Math.min(90, (endX - startX) / 2) : 60;
-  const arrive = forward ? endX - bend : endX + bend;
+  let d = `M${from.x + NODE_WIDTH},${middle(from)}`;
+  for (let at = 1; at < way.length; at += 1) {
+    const before = way[at - 1] as Place;
+    const next = way[at] as Place;
+    const startX = before.x + NODE_WIDTH;
+    const endX = forward ? next.x : next.x + NODE_WIDTH;
+    const bend = forward ? (endX - startX) / 2 : 60;
+    d += ` C${startX + bend},${middle(before)} ${forward ? endX - bend : endX + bend},${middle(next)} ${endX},${middle(next)}`;
+    if (at < way.length - 1) d += ` H${endX + NODE_WIDTH}`;
+  }
   // The label sits near the target, where edges of one source have parted.
-  const labelX = forward ? endX - 12 : Math.max(startX, endX) + 14;
-  const labelY = (forward ? endY : (startY + endY) / 2) - 6;
-  const d = `M${startX},${startY} C${startX + bend},${startY} ${arrive},${endY} ${endX},${endY}`;
+  const labelX = forward ? to.x - 12 : Math.max(from.x, to.x) + NODE_WIDTH + 14;
+  const labelY = (forward ? middle(to) : (middle(from) + middle(to)) / 2) - 7;
   return { id, from: edge.from, to: edge.to, keys: edge.keys, label: edgeLabel(edge.keys), d, labelX, labelY };
 }
 

@@ -1,11 +1,11 @@
-import { useLive } from '../api/live';
 import { apiPath } from '../api/client';
-import type { Channel, Page } from '../api/types';
+import type { Channel } from '../api/types';
 import { Badge, Card, Empty, PageHead } from '../components/basics';
-import { DataTable, FilterBox, Pager, useListState, type Column } from '../components/DataTable';
+import { DataTable, FilterBox, Pager, type Column } from '../components/DataTable';
 import { ErrorNote, Loading } from '../components/feedback';
 import { ChannelLink } from '../components/links';
 import { count, rate } from '../lib/format';
+import { useListState, usePage } from '../lib/list';
 import { useScope } from '../lib/session';
 import { StateBadge } from './connections';
 
@@ -33,7 +33,7 @@ export function ChannelsPage() {
   const { vhost } = useScope();
   const list = useListState(['channels'], { by: 'name', descending: false });
   const base = vhost === '' ? '/api/channels' : apiPath('vhosts', vhost, 'channels');
-  const { data, error, loading } = useLive<Page<Channel>>(`${base}?${list.query}`);
+  const { data, error, loading } = usePage<Channel>(base, list);
   return (
     <>
       <PageHead title="Channels" sub="The lanes inside connections on which clients publish and consume." />

@@ -1,11 +1,11 @@
-import { useLive } from '../api/live';
 import { apiPath, remove } from '../api/client';
-import type { Connection, Page } from '../api/types';
+import type { Connection } from '../api/types';
 import { Badge, Card, Empty, PageHead, Snippet } from '../components/basics';
-import { DataTable, FilterBox, Pager, useListState, type Column } from '../components/DataTable';
+import { DataTable, FilterBox, Pager, type Column } from '../components/DataTable';
 import { attempt, confirmLoss, ErrorNote, Loading } from '../components/feedback';
 import { ConnectionLink } from '../components/links';
 import { bytes, count, dateTime, plural } from '../lib/format';
+import { useListState, usePage } from '../lib/list';
 import { homeVhost, useScope } from '../lib/session';
 import { amqpUrl, publishSnippet } from '../lib/snippets';
 
@@ -37,7 +37,7 @@ const COLUMNS: readonly Column<Connection>[] = [
   { id: 'vhost', title: 'Virtual host', sort: 'vhost', minor: true, render: (one) => one.vhost ?? '–' },
   { id: 'state', title: 'State', sort: 'state', render: (one) => <StateBadge state={one.state} /> },
   { id: 'tls', title: 'TLS', sort: 'ssl', minor: true, render: (one) => (one.ssl ? 'yes' : 'no') },
-  { id: 'channels', title: 'Channels', sort: 'channels', numeric: true, render: (one) => count(one.channels) },
+  { id: 'channels', title: 'Channels', sort: 'channels', numeric: true, minor: true, render: (one) => count(one.channels) },
   { id: 'in', title: 'From client', sort: 'recv_oct_details.rate', numeric: true, minor: true, render: (one) => `${bytes(one.recv_oct_details?.rate ?? 0)}/s` },
   { id: 'out', title: 'To client', sort: 'send_oct_details.rate', numeric: true, minor: true, render: (one) => `${bytes(one.send_oct_details?.rate ?? 0)}/s` },
   { id: 'since', title: 'Since', sort: 'connected_at', minor: true, render: (one) => <span class="num nowrap">{dateTime(one.connected_at)}</span> },
@@ -55,7 +55,7 @@ export function ConnectionsPage() {
   const scope = useScope();
   const list = useListState(['connections'], { by: 'connected_at', descending: true });
   const base = scope.vhost === '' ? '/api/connections' : apiPath('vhosts', scope.vhost, 'connections');
-  const { data, error, loading } = useLive<Page<Connection>>(`${base}?${list.query}`);
+  const { data, error, loading } = usePage<Connection>(base, list);
   const url = amqpUrl(scope.overview, scope.session.name, homeVhost(scope), location.hostname);
   return (
     <>

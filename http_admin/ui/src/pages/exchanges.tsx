@@ -1,12 +1,12 @@
 import { apiPath } from '../api/client';
-import { useLive } from '../api/live';
-import type { Exchange, Page } from '../api/types';
+import type { Exchange } from '../api/types';
 import { Badge, Card, PageHead } from '../components/basics';
-import { DataTable, FilterBox, Pager, useListState, type Column } from '../components/DataTable';
+import { DataTable, FilterBox, Pager, type Column } from '../components/DataTable';
 import { ErrorNote, Loading } from '../components/feedback';
 import { Icon } from '../components/Icon';
 import { ExchangeLink } from '../components/links';
 import { rate } from '../lib/format';
+import { useListState, usePage } from '../lib/list';
 import { href } from '../lib/route';
 import { useScope } from '../lib/session';
 
@@ -35,7 +35,7 @@ export function ExchangesPage() {
   const { vhost } = useScope();
   const list = useListState(['exchanges'], { by: 'name', descending: false });
   const base = vhost === '' ? '/api/exchanges' : apiPath('exchanges', vhost);
-  const { data, error, loading } = useLive<Page<Exchange>>(`${base}?${list.query}`);
+  const { data, error, loading } = usePage<Exchange>(base, list);
   return (
     <>
       <PageHead title="Exchanges" sub="Publishers send here; bindings decide which queues get a copy.">

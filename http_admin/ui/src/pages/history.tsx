@@ -24,7 +24,7 @@ function Holdings() {
         <Stat label="Size" value={bytes(data.size_bytes)} />
         <Stat label="Reaches back" value={duration(span)} note={data.first_time === null ? undefined : `since ${dateTime(data.first_time)}`} />
       </Stats>
-      {data.limit_bytes ? <div class="gap-top"><Meter label="Of the room for history" part={data.size_bytes} total={data.limit_bytes} text={`${bytes(data.size_bytes)} of ${bytes(data.limit_bytes)}`} /></div> : null}
+      {data.limit_bytes ? <div class="meter-block"><Meter label="Of the room for history" part={data.size_bytes} total={data.limit_bytes} text={`${bytes(data.size_bytes)} of ${bytes(data.limit_bytes)}`} /></div> : null}
     </>
   );
 }
@@ -82,7 +82,7 @@ export function HistoryPage() {
       <PageHead title="History" sub="Everything that happened to every message, as long as it is kept." />
       <Holdings />
       <Card title="Trace one message">
-        <Form label="Trace one message" action="Trace" testid="trace-form" onSubmit={async () => go(href(['history'], { [kind]: wanted.trim() }))}>
+        <Form inline label="Trace one message" action="Trace" testid="trace-form" onSubmit={async () => go(href(['history'], { [kind]: wanted.trim() }))}>
           <SelectField label="Look for" value={kind} onInput={setKind} options={[{ id: 'message_id', label: 'message_id property' }, { id: 'id', label: 'internal id' }]} />
           <TextField label="Id" value={wanted} onInput={setWanted} required help="Set by the publisher as message_id, or shown when you browse a queue." />
         </Form>

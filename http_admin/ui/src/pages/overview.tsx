@@ -53,7 +53,6 @@ function HealthBanner({ health }: { health: Health }) {
 const PILE_COLUMNS: readonly Column<Queue>[] = [
   { id: 'name', title: 'Queue', render: (queue) => <QueueLink vhost={queue.vhost} name={queue.name} /> },
   { id: 'ready', title: 'Ready', numeric: true, render: (queue) => count(queue.messages_ready) },
-  { id: 'unacked', title: 'Unacked', numeric: true, minor: true, render: (queue) => count(queue.messages_unacknowledged) },
   { id: 'age', title: 'Oldest', numeric: true, minor: true, render: (queue) => duration(queue.oldest_ready_age_ms) },
   { id: 'consumers', title: 'Consumers', numeric: true,
     render: (queue) => (queue.consumers === 0 ? <Badge tone="warn">none</Badge> : count(queue.consumers)) },

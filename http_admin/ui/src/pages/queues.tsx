@@ -1,14 +1,14 @@
 import { useRef } from 'preact/hooks';
 import { apiPath } from '../api/client';
-import { useLive } from '../api/live';
-import type { Page, Queue } from '../api/types';
+import type { Queue } from '../api/types';
 import { Badge, Card, Empty, PageHead, Snippet } from '../components/basics';
 import { Sparkline } from '../components/Chart';
-import { DataTable, FilterBox, Pager, useListState, type Column } from '../components/DataTable';
+import { DataTable, FilterBox, Pager, type Column } from '../components/DataTable';
 import { ErrorNote, Loading } from '../components/feedback';
 import { Icon } from '../components/Icon';
 import { QueueLink } from '../components/links';
 import { count, duration, rate } from '../lib/format';
+import { useListState, usePage } from '../lib/list';
 import { href } from '../lib/route';
 import { levels } from '../lib/series';
 import { homeVhost, useScope } from '../lib/session';
@@ -74,7 +74,7 @@ export function QueuesPage() {
   const scope = useScope();
   const list = useListState(['queues'], { by: 'name', descending: false });
   const base = scope.vhost === '' ? '/api/queues' : apiPath('queues', scope.vhost);
-  const { data, error, loading } = useLive<Page<Queue>>(`${base}?${list.query}&${SAMPLES}`);
+  const { data, error, loading } = usePage<Queue>(base, list, SAMPLES);
   const depths = useDepths(data?.items);
   const url = amqpUrl(scope.overview, scope.session.name, homeVhost(scope), location.hostname);
   return (

@@ -69,7 +69,7 @@ function PolicyList({ kind, title, lead }: { kind: Kind; title: string; lead: st
     { id: 'pattern', title: 'Pattern', sort: 'pattern', render: (one) => <code>{one.pattern}</code> },
     { id: 'apply', title: 'Applies to', sort: 'apply-to', minor: true, render: (one) => one['apply-to'].replace('_', ' ') },
     { id: 'definition', title: 'Definition', minor: true, render: (one) => <span class="badges">{Object.entries(one.definition).map(([key, of]) => <Badge key={key}>{key}: {value(of)}</Badge>)}</span> },
-    { id: 'priority', title: 'Priority', sort: 'priority', numeric: true, render: (one) => one.priority },
+    { id: 'priority', title: 'Priority', sort: 'priority', numeric: true, minor: true, render: (one) => one.priority },
     { id: 'delete', title: '', render: (one) => <button class="button button-small button-danger" aria-label={`Delete policy ${one.name}`} onClick={() => void drop(kind, one, again)}>Delete</button> },
   ];
   return (

@@ -53,7 +53,7 @@ function TopicPermissions({ name, vhosts }: { name: string; vhosts: readonly str
     { id: 'write', title: 'Publish keys', render: (one) => <code>{one.write}</code> },
     { id: 'read', title: 'Bind keys', render: (one) => <code>{one.read}</code> },
     { id: 'clear', title: '', render: (one) => (
-      <button class="button button-small" aria-label={`Take topic permission on ${one.exchange} in ${one.vhost} away`}
+      <button class="button button-small" aria-label={`Take away topic permission on ${one.exchange} in ${one.vhost}`}
         onClick={() => void attempt(() => remove(apiPath('topic-permissions', one.vhost, name)), 'Topic permissions taken away.').then(() => list.refresh())}>Take away</button>
     ) },
   ];
