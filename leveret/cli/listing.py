@@ -35,7 +35,7 @@ def fetch_and_show(
 ) -> None:
     chosen = listing.chosen(asked)
     session.out.remark(f"Listing {what} ...")
-    missing = f"vhost '{session.vhost}'"
+    missing = f"vhost '{session.vhost}'" if path(session.vhost) in where.split("/") else None
     items = session.api.get(where, what=missing, columns=listing.fields(chosen))
     session.out.rows(chosen, listing.rows(chosen, items or []))
 

@@ -179,3 +179,8 @@ def test_reason_with_other_letters_and_lines(server, cli):
     assert cli("close_connection", "c", "über\nall").code == 0
     sent = server.asked[0].headers["x-reason"]
     assert sent.encode("latin-1").decode() == "über all"
+
+
+def test_a_missing_vhost_and_a_missing_endpoint_are_told_apart(server, cli):
+    assert cli("list_queues", "-q", "-p", "v").err == "leveret: there is no vhost 'v'.\n"
+    assert cli("list_users", "-q").err == f"leveret: {server.url} has no /api/users.\n"
