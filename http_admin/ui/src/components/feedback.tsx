@@ -74,7 +74,6 @@ export function Dialog({ title, onClose, children, testid }: DialogProps) {
     const before = document.activeElement;
     dialog?.showModal();
     return () => {
-      dialog?.close();
       if (before instanceof HTMLElement && before.isConnected) before.focus();
     };
   }, []);
@@ -83,10 +82,7 @@ export function Dialog({ title, onClose, children, testid }: DialogProps) {
       ref={ref}
       aria-label={title}
       data-testid={testid}
-      onCancel={(event) => {
-        event.preventDefault();
-        onClose();
-      }}
+      onClose={onClose}
       onClick={(event) => event.target === ref.current && onClose()}
     >
       <div class="dialog-body">

@@ -4,7 +4,7 @@ import { Badge, Card, Empty, PageHead, Snippet } from '../components/basics';
 import { DataTable, FilterBox, Pager, type Column } from '../components/DataTable';
 import { attempt, confirmLoss, ErrorNote, Loading } from '../components/feedback';
 import { ConnectionLink } from '../components/links';
-import { bytes, count, dateTime, plural } from '../lib/format';
+import { bytes, count, dateTime, duration, plural } from '../lib/format';
 import { useListState, usePage } from '../lib/list';
 import { homeVhost, useScope } from '../lib/session';
 import { amqpUrl, publishSnippet } from '../lib/snippets';
@@ -35,12 +35,11 @@ const COLUMNS: readonly Column<Connection>[] = [
   ) },
   { id: 'user', title: 'User', sort: 'user', minor: true, render: (one) => one.user ?? '–' },
   { id: 'vhost', title: 'Virtual host', sort: 'vhost', minor: true, render: (one) => one.vhost ?? '–' },
-  { id: 'state', title: 'State', sort: 'state', render: (one) => <StateBadge state={one.state} /> },
-  { id: 'tls', title: 'TLS', sort: 'ssl', minor: true, render: (one) => (one.ssl ? 'yes' : 'no') },
+  { id: 'state', title: 'State', sort: 'state', render: (one) => <><StateBadge state={one.state} />{one.ssl && <Badge tone="info">TLS</Badge>}</> },
   { id: 'channels', title: 'Channels', sort: 'channels', numeric: true, minor: true, render: (one) => count(one.channels) },
   { id: 'in', title: 'From client', sort: 'recv_oct_details.rate', numeric: true, minor: true, render: (one) => `${bytes(one.recv_oct_details?.rate ?? 0)}/s` },
   { id: 'out', title: 'To client', sort: 'send_oct_details.rate', numeric: true, minor: true, render: (one) => `${bytes(one.send_oct_details?.rate ?? 0)}/s` },
-  { id: 'since', title: 'Since', sort: 'connected_at', minor: true, render: (one) => <span class="num nowrap">{dateTime(one.connected_at)}</span> },
+  { id: 'since', title: 'For', sort: 'connected_at', numeric: true, minor: true, render: (one) => <span title={`since ${dateTime(one.connected_at)}`}>{duration(one.connected_at === undefined ? undefined : Date.now() - one.connected_at)}</span> },
   { id: 'close', title: '', render: (one) => (
     <button class="button button-small" aria-label={`Close ${clientName(one) ?? one.name}`} onClick={() => void closeConnection(one)}>Close</button>
   ) },
