@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from crc32c import crc32c
 
 _MASK = 0xFFFFFFFF
-_ID_STEP = 0x9E3779B1
-_SIZE_STEP = 0x85EBCA6B
 _EVENT_HEAD = struct.Struct("<QHQQI")
 _SWAP = sys.byteorder == "big"
 
@@ -56,8 +54,8 @@ def route_checksum(exchange: bytes, routing_key: bytes) -> int:
 
 
 def head_checksum(route: int, message_id: int, size: int, properties: bytes) -> int:
-    seed = (route + message_id * _ID_STEP + size * _SIZE_STEP + len(properties)) & _MASK
-    return crc32c(properties, seed)
+    """The numbers go into the seed: a change of any one of them alone changes the sum."""
+    return crc32c(properties, (route + message_id * 31 + size * 1021 + len(properties)) & _MASK)
 
 
 def event_checksum(

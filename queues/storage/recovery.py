@@ -75,13 +75,19 @@ class Recovery:
 
     def result(self, engine: Engine, meta: dict[str, str]) -> Recovered:
         lease = int(meta.get("lease", 0))
-        last = max(self.number(statements.LAST_MESSAGE), int(meta.get("last_message_id", 0)))
+        # Above every id that may count as delivered: what is new must not look redelivered.
+        last = max(
+            self.number(statements.LAST_MESSAGE),
+            self.number(statements.LAST_DELIVERED),
+            int(meta.get("last_message_id", 0)),
+            lease,
+        )
         return Recovered(
             definitions=read_definitions(engine),
             live=self.live,
             damaged=self.damaged,
             lease=lease,
-            last_message_id=max(last, lease),
+            last_message_id=last,
             last_queue_id=self.number(statements.LAST_QUEUE),
             last_origin_id=self.number(statements.LAST_ORIGIN),
             clean=meta.get("clean", "1") == "1",

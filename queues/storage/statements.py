@@ -203,6 +203,7 @@ QUEUES_IN_HISTORY_END: Final = (
 )
 ORIGINS_END: Final = "UPDATE origins SET closed_ms=? WHERE closed_ms IS NULL"
 LAST_MESSAGE: Final = "SELECT coalesce(max(id), 0) FROM messages"
+LAST_DELIVERED: Final = "SELECT coalesce(max(delivered_to), 0) FROM queues"
 LAST_EVENT: Final = "SELECT coalesce(max(id), 0) FROM events"
 LAST_QUEUE: Final = "SELECT coalesce(max(id), 0) FROM queues"
 LAST_ORIGIN: Final = "SELECT coalesce(max(id), 0) FROM origins"

@@ -24,7 +24,7 @@ from queues.storage.fold import is_ascending, slice_between
 from queues.storage.transaction import Transactor, json_ids
 
 SLICE = 2_000
-UNKEPT_SLICES = 50
+SLICES_IN_VAIN = 50
 PAGES_PER_STEP = 512
 _FAR_FUTURE = 1 << 62
 
@@ -109,19 +109,21 @@ class Sweeper:
             yield True
 
     def _unkept(self) -> Iterator[bool]:
-        transactor = self._transactor
-        for _ in range(UNKEPT_SLICES):
+        """Goes on while there is something to remove; looks only so far in vain."""
+        transactor, in_vain = self._transactor, 0
+        while in_vain < SLICES_IN_VAIN:
             span = self._next_span(transactor.unkept_to)
             if span is None:
                 transactor.unkept_to = 0
                 return
             first, last = span
-            live = self._live_between(first, last)
+            live, before = self._live_between(first, last), self._removed
             self._run(
                 (statements.DROP_UNKEPT, (first, last, live)),
                 (statements.STRIP_SLICE, (first, last, live)),
             )
             transactor.unkept_to = last
+            in_vain += self._removed == before
             yield True
 
     def _events(self) -> Iterator[bool]:

@@ -179,6 +179,14 @@ async def test_ids_go_on_above_the_lease(tmp_path: Path):
     await harness.close()
 
 
+async def test_ids_go_on_above_what_a_queue_may_have_delivered(tmp_path: Path):
+    harness = Harness(tmp_path)
+    harness.store.save(QueueDefinition(1, "/", "q", delivered_to=900))
+    harness = await reopened(harness, tmp_path)
+    assert next(harness.store.ids) == 901
+    await harness.close()
+
+
 async def test_a_clean_stop_is_told_from_a_crash(tmp_path: Path):
     harness = Harness(tmp_path)
     assert harness.recovered.clean
