@@ -1,0 +1,158 @@
+"""The wire floor: every case whole, byte by byte, and with more behind it."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqp_server.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, commands, encode_ack
+from amqp_server.wire import BadProtocolHeader, ConnectionState, Wire
+from leveret.model.errors import BrokerError, ProtocolError, ReplyCode
+from tests.unit.amqp.recorder import Recorder, method_frame, open_wire, publish_frames
+
+CASES = {
+    "empty body": publish_frames(1, "x", "k"),
+    "one body frame": publish_frames(1, "x", "k", body=b"hello"),
+    "body in pieces": publish_frames(1, "x", "k", body=b"abcdefgh" * 40, frame_max=64),
+    "properties": publish_frames(1, "", "q", b"\x10\x00\x02", b"persistent"),
+    "ack": encode_ack(1, 7, True),
+    "declare": method_frame(1, commands.Queue.Declare(queue="q", arguments={"x-max-length": 5})),
+    "heartbeat": HEARTBEAT_FRAME,
+    "two channels interleaved": (
+        publish_frames(1, "x", "a", body=b"1" * 10)[:-18]
+        + publish_frames(2, "x", "b", body=b"2" * 10)
+        + publish_frames(1, "x", "a", body=b"1" * 10)[-18:]
+    ),
+}
+
+
+def calls_for(*pieces):
+    wire, sink = open_wire(1, 2)
+    for piece in pieces:
+        wire.receive(piece)
+    return sink.calls, wire.buffered
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_split_of_the_bytes_gives_the_same_calls(name):
+    data = CASES[name]
+    whole = calls_for(data)
+    assert calls_for(*(data[i : i + 1] for i in range(len(data)))) == whole
+    assert whole[1] == 0
+    for cut in range(1, len(data)):
+        assert calls_for(data[:cut], data[cut:]) == whole
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_is_said_before_the_last_byte_and_trailing_bytes_wait(name):
+    data = CASES[name]
+    calls, _ = calls_for(data)
+    early, _ = calls_for(data[:-1])
+    assert len(early) < len(calls) or name == "heartbeat"
+    followed, left = calls_for(data + HEARTBEAT_FRAME[:5])
+    assert (followed, left) == (calls, 5)
+
+
+def test_publish_carries_address_properties_and_body():
+    calls, _ = calls_for(CASES["properties"])
+    assert calls == [("publish", 1, "", "q", False, b"\x10\x00\x02", b"persistent")]
+
+
+def test_handshake_header_then_start_ok():
+    wire = Wire(Recorder(), 1024)
+    wire.receive(PROTOCOL_HEADER[:3])
+    assert wire.state is ConnectionState.AWAIT_HEADER
+    wire.receive(PROTOCOL_HEADER[3:])
+    assert wire.state is ConnectionState.AWAIT_START_OK
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"AMQP\x00\x01\x00\x00", b"X"])
+def test_foreign_header_is_refused(data):
+    with pytest.raises(BadProtocolHeader):
+        Wire(Recorder(), 1024).receive(data)
+
+
+def frame(kind, channel, payload, end=b"\xce"):
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + end
+
+
+header_payload = struct.pack(">HHQH", 60, 0, 3, 0)
+BAD = {
+    "wrong end octet": (frame(8, 0, b"", b"\x00"), ReplyCode.FRAME_ERROR),
+    "unknown frame type": (frame(9, 0, b""), ReplyCode.FRAME_ERROR),
+    "method too short": (frame(1, 1, b"\x00\x3c"), ReplyCode.FRAME_ERROR),
+    "frame over the limit": (struct.pack(">BHI", 1, 1, 1 << 31) + b"\x00", ReplyCode.FRAME_ERROR),
+    "header out of turn": (frame(2, 1, header_payload), ReplyCode.UNEXPECTED_FRAME),
+    "body out of turn": (frame(3, 1, b"x"), ReplyCode.UNEXPECTED_FRAME),
+    "content on channel 0": (frame(2, 0, header_payload), ReplyCode.UNEXPECTED_FRAME),
+    "heartbeat on a channel": (frame(8, 1, b""), ReplyCode.UNEXPECTED_FRAME),
+    "heartbeat with payload": (frame(8, 0, b"x"), ReplyCode.FRAME_ERROR),
+    "channel not open": (encode_ack(9, 1, False), ReplyCode.CHANNEL_ERROR),
+    "unknown method": (frame(1, 1, struct.pack(">HH", 60, 200)), ReplyCode.COMMAND_INVALID),
+    "server-only method": (
+        method_frame(1, commands.Basic.ConsumeOk("x")),
+        ReplyCode.COMMAND_INVALID,
+    ),
+    "table beyond its frame": (
+        frame(1, 1, struct.pack(">HHHB", 50, 10, 0, 0) + b"\x00" + b"\x00\x00\xff\xff"),
+        ReplyCode.FRAME_ERROR,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_breaks_the_protocol_is_refused_with_its_code(name):
+    data, code = BAD[name]
+    wire, _ = open_wire(1)
+    with pytest.raises(ProtocolError) as refused:
+        wire.receive(data + HEARTBEAT_FRAME)
+    assert refused.value.code is code
+
+
+def test_deep_table_is_refused_without_recursion():
+    table = b""
+    for _ in range(5000):
+        inner = b"\x01aF" + struct.pack(">I", len(table)) + table
+        table = inner
+    payload = struct.pack(">HHHB", 50, 10, 0, 1) + b"q" + b"\x00"
+    wire, _ = open_wire(1, frame_max=1 << 20)
+    with pytest.raises(ProtocolError, match="nested deeper"):
+        wire.receive(frame(1, 1, payload + struct.pack(">I", len(table)) + table))
+
+
+def test_oversized_message_is_refused_at_its_header_and_its_body_ignored():
+    wire, sink = open_wire(1, max_message_size=100)
+    publish = publish_frames(1, "x", "k", body=b"z" * 200)
+    wire.receive(publish[:60])
+    assert ("refused", 1, 406) in sink.calls or not sink.calls
+    wire, sink = open_wire(1, max_message_size=100)
+    with pytest.raises(ProtocolError):  # nobody closed the channel here, so the body is stray
+        wire.receive(publish)
+    assert sink.calls == [("refused", 1, 406)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400))
+def test_random_bytes_raise_nothing_but_refusals(data):
+    wire, _ = open_wire(1, 2)
+    try:
+        wire.receive(data)
+    except BrokerError as error:
+        assert error.reply_text
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(CASES)),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_mutated_traffic_raises_nothing_but_refusals(name, changes):
+    data = bytearray(CASES[name] + CASES["declare"])
+    for place, value in changes:
+        data[place % len(data)] = value
+    wire, _ = open_wire(1, 2)
+    try:
+        wire.receive(bytes(data))
+    except BrokerError as error:
+        assert error.reply_text
