@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,19 +78,29 @@ def target_of(url: str) -> Target:
 def running_leveret(
     *arguments: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Target]:
-    """A `leveret serve` on free ports, in memory unless the arguments say otherwise."""
+    """A `leveret serve` on free ports, in memory unless the arguments say otherwise.
+
+    When it ends, its log must be free of errors: whatever clients send, none is our bug.
+    """
     command = [sys.executable, "-m", "leveret", "serve", "--amqp-port", "0", "--http-port", "0"]
-    process = subprocess.Popen(
-        [*command, *(arguments or ("--memory",))],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        text=True,
-    )
-    try:
-        yield _wait_ready(process)
-    finally:
-        _stop(process)
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [*command, *(arguments or ("--memory",))],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            text=True,
+        )
+        try:
+            yield _wait_ready(process)
+        finally:
+            _stop(process)
+            log.seek(0)
+            text = log.read()
+            sys.stderr.write(text)
+    errors = [line for line in text.splitlines() if " ERROR " in line or "Traceback" in line]
+    assert not errors, errors[:5]
 
 
 def _wait_ready(process: subprocess.Popen[str]) -> Target:
