@@ -31,9 +31,9 @@ run: $(FOR_RUN)  ## Start a broker (only its own dependencies are installed); AR
 	    echo "Starting without the web UI; the HTTP API is not affected."
 	@exec $(BIN)/leveret serve $(ARGS)
 
-# Spark's and Chromium's tests are groups that stay in one process each (tests/conftest.py).
+# Tests of Spark and of Chromium stay in one process each (tests/conftest.py).
 test: setup  ## Run the tests; K=expression chooses some, WORKERS=0 runs them in one process
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder \
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder \
 	    $(if $(K),-k "$(K)") $(ARGS)
 
 lint: $(FOR_ALL)  ## Check style, formatting and types
