@@ -1,35 +1,37 @@
-"""The FastAPI application: routers, the security headers of every answer, the web UI."""
+"""The FastAPI application: routers behind the guard, the web UI last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fastapi import FastAPI
-from fastapi.responses import ORJSONResponse
 
 from http_admin import errors
+from http_admin.answers import JsonAnswer
 from http_admin.auth import Doorkeeper
+from http_admin.guard import Guard
+from http_admin.paths import RawPath
+from http_admin.product import product_version
+from http_admin.registration import register
+from http_admin.routes import ROUTERS
+from http_admin.surroundings import Surroundings
 from leveret.broker import Broker
 
-CONTENT_SECURITY_POLICY = (
-    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
-    "form-action 'self'; frame-ancestors 'none'"
-)
-LARGEST_BODY = 1024 * 1024
-LARGEST_IMPORT = 20 * 1024 * 1024
 
-
-def create_app(broker: Broker, request_stop: Callable[[], None]) -> FastAPI:
+def create_app(broker: Broker, surroundings: Surroundings | None = None) -> FastAPI:
     app = FastAPI(
         title="Leveret management API",
-        version="1",
-        openapi_url="/api/openapi.json",
+        version=product_version(),
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        default_response_class=ORJSONResponse,
+        default_response_class=JsonAnswer,
+        strict_content_type=False,
     )
     app.state.broker = broker
     app.state.doorkeeper = Doorkeeper(broker)
-    app.state.request_stop = request_stop
+    app.state.surroundings = surroundings or Surroundings()
     errors.install(app)
+    for router in ROUTERS:
+        register(app, router)
+    app.add_middleware(RawPath)
+    app.add_middleware(Guard, bound_host=broker.settings.host)
     return app

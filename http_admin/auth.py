@@ -83,7 +83,7 @@ class Doorkeeper:
             del self._sessions[oldest]
 
 
-def get_broker(request: Request) -> Broker:
+async def get_broker(request: Request) -> Broker:
     broker: Broker = request.app.state.broker
     return broker
 
@@ -93,7 +93,7 @@ def get_doorkeeper(request: Request) -> Doorkeeper:
     return doorkeeper
 
 
-def current_user(request: Request) -> User:
+async def current_user(request: Request) -> User:
     """Whoever asks; 401 when nobody we know."""
     doorkeeper = get_doorkeeper(request)
     header = request.headers.get("authorization", "")
@@ -151,7 +151,7 @@ Hub = Annotated[Broker, Depends(get_broker)]
 def require_tag(*tags: str) -> Any:
     """A dependency: the user must have one of these tags; administrators may do everything."""
 
-    def check(user: CurrentUser) -> User:
+    async def check(user: CurrentUser) -> User:
         if not set(user.tags) & {"administrator", *tags}:
             raise ApiError(403, f"this needs the tag {' or '.join(tags or ('administrator',))}")
         return user

@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import ORJSONResponse
 from starlette.exceptions import HTTPException
 
+from http_admin.answers import JsonAnswer
 from leveret.model.errors import BrokerError, ReplyCode
 
 _STATUS = {
@@ -24,6 +24,8 @@ _NAMES = {
     405: "method_not_allowed",
     413: "payload_too_large",
     429: "too_many_requests",
+    500: "internal_error",
+    501: "not_implemented",
     503: "unavailable",
 }
 
@@ -46,30 +48,28 @@ def bad_request(reason: str) -> ApiError:
     return ApiError(400, reason)
 
 
-def error_response(
-    status: int, reason: str, headers: dict[str, str] | None = None
-) -> ORJSONResponse:
+def error_response(status: int, reason: str, headers: dict[str, str] | None = None) -> JsonAnswer:
     content = {"error": _NAMES.get(status, "error"), "reason": reason}
-    return ORJSONResponse(content, status, headers)
+    return JsonAnswer(content, status, headers)
 
 
 def install(app: FastAPI) -> None:
     """Every way a request can fail ends in the same JSON."""
 
     @app.exception_handler(ApiError)
-    async def refused(request: Request, error: ApiError) -> ORJSONResponse:
+    async def refused(request: Request, error: ApiError) -> JsonAnswer:
         return error_response(error.status, error.reason, error.headers)
 
     @app.exception_handler(BrokerError)
-    async def refused_by_broker(request: Request, error: BrokerError) -> ORJSONResponse:
+    async def refused_by_broker(request: Request, error: BrokerError) -> JsonAnswer:
         return error_response(_STATUS.get(error.code, 400), error.explanation)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> ORJSONResponse:
+    async def invalid(request: Request, error: RequestValidationError) -> JsonAnswer:
         return error_response(400, "; ".join(_sentence(one) for one in error.errors()))
 
     @app.exception_handler(HTTPException)
-    async def plain(request: Request, error: HTTPException) -> ORJSONResponse:
+    async def plain(request: Request, error: HTTPException) -> JsonAnswer:
         headers = dict(error.headers) if error.headers else None
         return error_response(error.status_code, str(error.detail), headers)
 

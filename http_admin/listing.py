@@ -33,7 +33,7 @@ class Wanted:
     columns: tuple[str, ...] = ()
 
 
-def wanted(
+async def wanted(
     page: Annotated[int | None, Query(ge=1)] = None,
     page_size: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 100,
     name: str = "",

@@ -16,7 +16,7 @@ class SampleRange:
     step: int
 
 
-def sample_range(
+async def sample_range(
     lengths_age: Annotated[int | None, Query(ge=1, le=MOST_SECONDS)] = None,
     lengths_incr: Annotated[int | None, Query(ge=1)] = None,
     msg_rates_age: Annotated[int | None, Query(ge=1, le=MOST_SECONDS)] = None,

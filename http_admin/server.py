@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
 
 from http_admin.app import create_app
+from http_admin.surroundings import HistorySource, Listener, Surroundings
 from leveret.broker import Broker
 
 
 class _Quiet(uvicorn.Server):
     """The broker owns the signals and says itself when it is ready."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -22,9 +31,19 @@ class _Quiet(uvicorn.Server):
 
 
 class HttpServer:
-    def __init__(self, broker: Broker, request_stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        request_stop: Callable[[], None],
+        listeners: Sequence[tuple[str, str, int]] = (),
+        history: HistorySource | None = None,
+    ) -> None:
+        """`listeners`: (protocol, host, port) of everything the broker listens on."""
+        named = tuple(Listener(*one) for one in listeners)
+        self._surroundings = Surroundings(request_stop, named, history)
+        self.app = create_app(broker, self._surroundings)
         config = uvicorn.Config(
-            create_app(broker, request_stop),
+            self.app,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -38,10 +57,12 @@ class HttpServer:
 
     async def start(self, listening: socket.socket) -> None:
         self._task = asyncio.create_task(self._server.serve(sockets=[listening]))
-        while not self._server.started and not self._task.done():
-            await asyncio.sleep(0.005)
+        ready = asyncio.create_task(self._server.ready.wait())
+        await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
 
     async def stop(self) -> None:
+        self._surroundings.stopping.set()
         self._server.should_exit = True
         if self._task is not None:
             with contextlib.suppress(asyncio.CancelledError):

@@ -91,10 +91,19 @@ class RunningBroker:
             self._http_start = asyncio.create_task(self._serve_http(self._http_socket))
 
     async def _serve_http(self, listening: socket.socket) -> HttpServer:
-        module = await asyncio.to_thread(__import__, "http_admin.server", fromlist=["HttpServer"])
-        server: HttpServer = module.HttpServer(self.broker, self.stop_requested.set)
+        server = await asyncio.to_thread(self._make_http)
         await server.start(listening)
         return server
+
+    def _make_http(self) -> HttpServer:
+        """Runs on another thread: importing and building the API takes longer than a turn may."""
+        from http_admin.server import HttpServer
+        from leveret.history_source import StoredHistory
+
+        listeners = [("amqp", *self.amqp_address)]
+        if self.http_address is not None:
+            listeners.append(("http", *self.http_address))
+        return HttpServer(self.broker, self.stop_requested.set, listeners, StoredHistory())
 
     async def http_ready(self) -> None:
         """Wait until the HTTP API answers; it comes up after AMQP does."""

@@ -1,0 +1,38 @@
+"""JSON out, whatever the broker holds: clients' tables carry bytes, times and big numbers."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+from typing import Any
+
+import orjson
+from starlette.responses import JSONResponse
+
+
+class JsonAnswer(JSONResponse):
+    """An answer written by orjson, or by the standard library where orjson refuses."""
+
+    def render(self, content: Any) -> bytes:
+        return dump_json(content)
+
+
+def dump_json(content: Any) -> bytes:
+    try:
+        return orjson.dumps(content, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        # Integers beyond 64 bits and lone surrogates: rare, but no reason to fail a listing.
+        return json.dumps(content, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, datetime.datetime):
+        return int(value.timestamp())
+    if isinstance(value, Decimal):
+        return float(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(exclude_none=True)
+    return str(value)

@@ -1,0 +1,199 @@
+"""What every request passes first and every answer last.
+
+In order: the Host header (against DNS rebinding), the origin of changes (against forged requests),
+the size of the body (413 before anything is parsed); then the application; then the security
+headers. Whatever goes wrong behind it is answered in the one error form, and logged here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from http_admin.errors import ApiError, error_response
+
+log = logging.getLogger("leveret.http")
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+LARGEST_BODY = 1024 * 1024
+LARGEST_IMPORT = 20 * 1024 * 1024
+_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Which Host headers are ours: all, unless we listen on loopback only."""
+
+    bound: str
+
+    def accept(self, header: str | None) -> bool:
+        if not header or not is_loopback(self.bound):
+            return True
+        name = host_of(header)
+        return name == self.bound or is_loopback(name)
+
+
+def is_loopback(name: str) -> bool:
+    """Names that no foreign DNS server can answer for: loopback addresses and localhost."""
+    name = name.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(header: str) -> str:
+    """`[::1]:15672` is `::1`, `localhost:15672` is `localhost`."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class Guard:
+    def __init__(self, app: ASGIApp, bound_host: str) -> None:
+        self._app = app
+        self._hosts = Hosts(bound_host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(scope, send)
+        try:
+            receive = await self._admit(scope, receive)
+            await self._app(_as_get(scope), receive, answer.send)
+        except ApiError as error:
+            await error_response(error.status, error.reason)(scope, receive, answer.send)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if answer.started:
+                raise
+            await error_response(500, "internal error, see the broker's log")(
+                scope, receive, answer.send
+            )
+
+    async def _admit(self, scope: Scope, receive: Receive) -> Receive:
+        headers = MutableHeaders(scope=scope)
+        if not self._hosts.accept(headers.get("host")):
+            raise ApiError(400, "this broker does not answer to that host name")
+        if scope["method"] in _SAFE:
+            return receive
+        if _is_foreign(headers):
+            raise ApiError(403, "changes from another site are refused")
+        body = await _read_body(scope["path"], headers, receive)
+        _mark_as_json(scope["path"], headers)
+        return _Replay(body, receive)
+
+
+def _as_get(scope: Scope) -> Scope:
+    """HEAD is GET without the body, which `_Answer` drops."""
+    return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """Browsers say where a request comes from; tools say nothing and are not tricked."""
+    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return True
+    origin, host = headers.get("origin"), headers.get("host")
+    return origin is not None and (origin == "null" or urlsplit(origin).netloc != host)
+
+
+def limit_for(path: str) -> int:
+    return LARGEST_IMPORT if path.startswith("/api/definitions") else LARGEST_BODY
+
+
+async def _read_body(path: str, headers: Headers, receive: Receive) -> bytes:
+    limit = limit_for(path)
+    declared = headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large(limit)
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ApiError(400, "the request ended early")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+        if size > limit:
+            raise _too_large(limit)
+    body = b"".join(parts)
+    _refuse_surrogates(body)
+    return body
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit} octets")
+
+
+def _refuse_surrogates(body: bytes) -> None:
+    """Half a character escaped as `\\ud800` is no text, and could be written nowhere."""
+    if _SURROGATE.search(body):
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise ApiError(400, f"bad JSON: {error}") from None
+
+
+def _mark_as_json(path: str, headers: MutableHeaders) -> None:
+    """Like RabbitMQ, take every body for JSON: `curl -d` calls it a form."""
+    if path.startswith("/api/"):
+        headers["content-type"] = "application/json"
+
+
+class _Replay:
+    """The body that has been read, then whatever comes after it (a disconnect)."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+class _Answer:
+    """Adds the headers that every answer carries."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._send = send
+        self._without_body = scope["method"] == "HEAD"
+        self._is_api = scope["path"].startswith(("/api", "/metrics"))
+        self.started = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers[name] = value
+            if self._is_api:
+                headers["cache-control"] = "no-store"
+        elif self._without_body and message["type"] == "http.response.body":
+            message = {**message, "body": b""}
+        await self._send(message)

@@ -1,0 +1,287 @@
+"""The broker as a whole: overview, nodes, what it is called, what it can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from http_admin import process
+from http_admin.auth import CurrentUser, Hub, require_tag, sees_everything, visible_vhosts
+from http_admin.errors import not_found
+from http_admin.product import (
+    EXCHANGE_TYPES,
+    PRODUCT,
+    RABBITMQ_VERSION,
+    product_version,
+    runtime_version,
+)
+from http_admin.samples import SampleRange, Samples
+from http_admin.shapes import NodeRow, OverviewRow
+from http_admin.surroundings import Around, Surroundings
+from http_admin.views import Row, lengths, message_stats, rate, total_stats
+from leveret.broker import Broker, User, VirtualHost
+from leveret.broker.metrics import QUEUE_FIELDS, TOTAL_FIELDS, queue_values
+
+router = APIRouter(prefix="/api", tags=["overview"])
+CHURN = (
+    "connection_created", "connection_closed", "channel_created", "channel_closed",
+    "queue_declared", "queue_created", "queue_deleted",
+)  # fmt: skip
+
+
+@router.get("/overview", response_model=OverviewRow)
+def overview(hub: Hub, user: CurrentUser, around: Around, samples: Samples) -> Row:
+    """The broker at a glance: versions, totals, rates, listeners."""
+    everything = sees_everything(user)
+    vhosts = visible_vhosts(hub, user)
+    row = _names(hub)
+    row["message_stats"] = total_stats(hub, samples) if everything else _sums(vhosts)
+    row["queue_totals"] = _queue_totals(hub, vhosts, samples if everything else None, everything)
+    row["object_totals"] = _object_totals(hub, user, vhosts)
+    row["churn_rates"] = _churn(hub, samples)
+    row["listeners"] = listener_rows(hub, around)
+    row["contexts"] = []
+    return row
+
+
+def _names(hub: Broker) -> Row:
+    return {
+        "management_version": RABBITMQ_VERSION,
+        "rates_mode": "basic",
+        "sample_retention_policies": {
+            "global": [600, 3600, 28800],
+            "basic": [600],
+            "detailed": [600],
+        },
+        "exchange_types": exchange_types(),
+        "product_name": PRODUCT,
+        "product_version": product_version(),
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "cluster_name": cluster_name(hub),
+        "cluster_tags": {},
+        "node": hub.settings.node_name,
+        "node_tags": {},
+        "erlang_version": f"Python {runtime_version()}",
+        "erlang_full_version": f"Python {runtime_version()} (this broker has no Erlang)",
+        "default_queue_type": "classic",
+        "release_series_support_status": "supported",
+        "disable_stats": False,
+        "is_op_policy_updating_enabled": True,
+        "enable_queue_totals": False,
+        "statistics_db_event_queue": 0,
+    }
+
+
+def exchange_types() -> list[Row]:
+    return [{"name": name, "description": text, "enabled": True} for name, text in EXCHANGE_TYPES]
+
+
+def _sums(vhosts: list[VirtualHost]) -> Row:
+    """Totals of what this user may see, without rates: those are measured for the whole."""
+    sums = [0] * len(QUEUE_FIELDS)
+    for vhost in vhosts:
+        for queue in vhost.queues.values():
+            for index, value in enumerate(queue_values(queue)):
+                sums[index] += value
+    return message_stats(QUEUE_FIELDS, sums, None)
+
+
+def _queue_totals(
+    hub: Broker, vhosts: list[VirtualHost], samples: SampleRange | None, everything: bool
+) -> Row:
+    ready = unacked = 0
+    for vhost in vhosts:
+        for queue in vhost.queues.values():
+            ready += queue.ready_count
+            unacked += queue.unacked_count
+    series = hub.metrics.totals if everything else None
+    return lengths(ready, unacked, series, TOTAL_FIELDS, samples)
+
+
+def _object_totals(hub: Broker, user: User, vhosts: list[VirtualHost]) -> Row:
+    connections = [
+        one for one in hub.connections if sees_everything(user) or one.user.name == user.name
+    ]
+    return {
+        "connections": len(connections),
+        "channels": sum(int(one.describe()["channels"]) for one in connections),
+        "queues": sum(len(vhost.queues) for vhost in vhosts),
+        "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
+        "consumers": sum(len(q.consumers) for vhost in vhosts for q in vhost.queues.values()),
+    }
+
+
+def _churn(hub: Broker, samples: SampleRange | None) -> Row:
+    values = hub.metrics.current_totals()
+    row: Row = {}
+    for name in CHURN:
+        index = TOTAL_FIELDS.index(name)
+        row[name] = values[index]
+        row[f"{name}_details"] = rate(hub.metrics.totals, index, samples)
+    return row
+
+
+def listener_rows(hub: Broker, around: Surroundings) -> list[Row]:
+    return [
+        {
+            "node": hub.settings.node_name,
+            "protocol": one.protocol,
+            "ip_address": one.host,
+            "port": one.port,
+            "socket_opts": [],
+        }
+        for one in around.listeners
+    ]
+
+
+# Names -------------------------------------------------------------------------------------------
+
+
+class ClusterName(BaseModel):
+    name: str = Field(min_length=1, max_length=255)
+
+
+def cluster_name(hub: Broker) -> str:
+    return hub.settings.node_name
+
+
+@router.get("/cluster-name", response_model=ClusterName)
+def get_cluster_name(hub: Hub, user: CurrentUser) -> Row:
+    """What the broker calls its cluster."""
+    return {"name": cluster_name(hub)}
+
+
+@router.get("/version", response_model=str)
+def get_version(user: CurrentUser) -> str:
+    """The RabbitMQ version this API is shaped after."""
+    return RABBITMQ_VERSION
+
+
+@router.get("/extensions", response_model=list[dict[str, Any]])
+def extensions(user: CurrentUser) -> list[Row]:
+    """Extensions of the web UI: there are none."""
+    return []
+
+
+@router.get("/feature-flags", response_model=list[dict[str, Any]])
+def feature_flags(user: CurrentUser) -> list[Row]:
+    """Feature flags of RabbitMQ that tools ask for; all are on."""
+    flags = {
+        "classic_mirrored_queue_version": "Queues may name a version of their storage",
+        "drop_unroutable_metric": "Dropped unroutable messages are counted",
+        "empty_basic_get_metric": "Gets on an empty queue are counted",
+        "implicit_default_bindings": "Bindings of the default exchange are not stored",
+        "quorum_queue": "Queues of type quorum may be declared",
+        "stream_queue": "Queues of type stream may be declared",
+        "stream_filtering": "Streams may be filtered",
+        "user_limits": "Connections and channels of a user may be limited",
+        "virtual_host_metadata": "Virtual hosts have a description and tags",
+    }
+    return [
+        {
+            "name": name,
+            "desc": text,
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "stable",
+            "provided_by": "leveret",
+        }
+        for name, text in flags.items()
+    ]
+
+
+@router.get("/deprecated-features", response_model=list[dict[str, Any]])
+@router.get("/deprecated-features/used", response_model=list[dict[str, Any]])
+def deprecated_features(user: CurrentUser) -> list[Row]:
+    """Features that will go: there are none."""
+    return []
+
+
+# Nodes -------------------------------------------------------------------------------------------
+
+
+@router.get("/nodes", response_model=list[NodeRow], dependencies=[require_tag("monitoring")])
+def list_nodes(hub: Hub, samples: Samples) -> list[Row]:
+    """The nodes of the cluster: this one."""
+    return [node_row(hub)]
+
+
+@router.get("/nodes/{name:seg}", response_model=NodeRow, dependencies=[require_tag("monitoring")])
+def get_node(name: str, hub: Hub) -> Row:
+    """One node: memory, disk, file descriptors, alarms, uptime."""
+    _require_node(hub, name)
+    return node_row(hub)
+
+
+@router.get("/nodes/{name:seg}/memory", dependencies=[require_tag("monitoring")])
+def get_node_memory(name: str, hub: Hub) -> Row:
+    """Where a node's memory goes."""
+    _require_node(hub, name)
+    used = process.resident_bytes()
+    held = min(hub.upkeep.memory_held(), used)
+    return {
+        "memory": {
+            "queue_procs": held,
+            "other_proc": used - held,
+            "strategy": "rss",
+            "total": {"rss": used, "allocated": used, "erlang": used},
+        }
+    }
+
+
+def _require_node(hub: Broker, name: str) -> None:
+    if name != hub.settings.node_name:
+        raise not_found()
+
+
+def node_row(hub: Broker) -> Row:
+    alarms = hub.alarms.raised
+    totals = hub.metrics.current_totals()
+    row: Row = {
+        "name": hub.settings.node_name,
+        "type": "disc",
+        "running": True,
+        "being_drained": False,
+        "os_pid": str(process.PID),
+        "uptime": hub.clock.wall_ms() - hub.started_ms,
+        "run_queue": 0,
+        "processors": process.processors(),
+        "proc_used": process.threads(),
+        "proc_total": 1048576,
+        "fd_used": process.open_files(),
+        "fd_total": process.most_files(),
+        "sockets_used": len(hub.connections),
+        "sockets_total": process.most_files(),
+        "mem_used": process.resident_bytes(),
+        "mem_limit": hub.settings.memory_high_watermark,
+        "mem_alarm": "memory" in alarms,
+        "mem_calculation_strategy": "rss",
+        "disk_free": process.disk_free(hub),
+        "disk_free_limit": hub.settings.disk_free_limit,
+        "disk_free_alarm": "disk" in alarms or "store" in alarms,
+        "alarms": [{"name": name, "reason": reason} for name, reason in alarms.items()],
+        "partitions": [],
+        "rates_mode": "basic",
+        "exchange_types": exchange_types(),
+        "auth_mechanisms": [
+            {"name": "PLAIN", "description": "SASL PLAIN", "enabled": True},
+            {"name": "AMQPLAIN", "description": "AMQPLAIN", "enabled": True},
+        ],
+        "applications": [
+            {"name": "leveret", "description": "message broker", "version": product_version()}
+        ],
+        "contexts": [],
+        "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],
+        "log_files": [],
+        "db_dir": "" if hub.settings.memory else str(hub.settings.data_dir),
+        "config_files": [],
+        "net_ticktime": 60,
+        "cluster_links": [],
+    }
+    for name in CHURN:
+        index = TOTAL_FIELDS.index(name)
+        row[name] = totals[index]
+        row[f"{name}_details"] = rate(hub.metrics.totals, index)
+    return row
