@@ -32,13 +32,14 @@ class Batch:
     """The parts are public: the hot path of the store appends to them directly."""
 
     __slots__ = (
-        "bytes", "changes", "discards", "events", "lease", "logs", "mark", "rows", "snapshots",
-        "strips",
+        "bytes", "changes", "discards", "events", "lease", "log_bytes", "logs", "mark", "rows",
+        "snapshots", "strips",
     )  # fmt: skip
 
     def __init__(self, mark: int) -> None:
         self.mark = mark
         self.bytes = 0
+        self.log_bytes = 0
         self.rows: list[NewMessage | NewMessageTuple] = []
         self.events: dict[EventKey, Group] = {}
         self.changes: dict[DefinitionKey, tuple[Definition, bool]] = {}
@@ -48,6 +49,10 @@ class Batch:
         self.strips: list[int] = []
         self.logs: dict[LogSink, list[object]] = {}
         self.lease: Lease | None = None
+
+    @property
+    def size(self) -> int:
+        return self.bytes + self.log_bytes
 
     @property
     def is_empty(self) -> bool:

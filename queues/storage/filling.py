@@ -54,7 +54,7 @@ class FillingStore:
 
     @property
     def backlog(self) -> int:
-        return self._batch.bytes
+        return self._batch.size
 
     def append(self, message: NewMessage | NewMessageTuple) -> None:
         batch = self._batch
@@ -118,11 +118,12 @@ class FillingStore:
     def delete(self, value: Definition) -> None:
         self._change(value, saved=False)
 
-    def append_log(self, sink: LogSink, record: object) -> None:
-        logs = self._batch.logs
-        records = logs.get(sink)
+    def append_log(self, sink: LogSink, record: object, size: int = 0) -> None:
+        batch = self._batch
+        batch.log_bytes += size
+        records = batch.logs.get(sink)
         if records is None:
-            records = logs[sink] = []
+            records = batch.logs[sink] = []
         records.append(record)
 
     def _change(self, value: Definition, *, saved: bool) -> None:

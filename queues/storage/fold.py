@@ -8,6 +8,7 @@ integers.
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import compress, islice
 from operator import lt
 
@@ -55,7 +56,7 @@ class Fold:
         return tuple(parts)
 
 
-def is_ascending(ids: "array[int]") -> bool:
+def is_ascending(ids: Sequence[int]) -> bool:
     """Strictly: no id twice."""
     return all(map(lt, ids, islice(ids, 1, None)))
 

@@ -13,13 +13,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 import aiosqlite
+import orjson
 
 from leveret.model.store import Rotten, StoredMessage
 from queues.storage import statements
+from queues.storage.fold import is_ascending
 from queues.storage.packing import body_checksum, head_checksum, route_checksum
 from queues.storage.transaction import json_ids
 
-LOAD_SLICE = 256
+LOAD_SLICE = 512
 
 
 class Reader:
@@ -41,21 +43,23 @@ class Reader:
     ) -> None:
         try:
             row = await self._query(ids)
-        except sqlite3.DatabaseError as error:
+            if row[0] is not None:
+                found.update({message.id: message for message in cut(row)})
+        except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             if len(ids) == 1:
                 found[ids[0]] = Rotten(ids[0], f"unreadable: {error}")
                 return
-            # A damaged page hides its neighbours from the aggregate: ask for each alone.
+            # One damaged row hides its neighbours in the aggregate: ask for each alone.
             for message_id in ids:
                 await self._load_slice([message_id], found)
-            return
-        if row[0] is not None:
-            found.update((message.id, message) for message in cut(row))
 
     async def _query(self, ids: Sequence[int]) -> Sequence[bytes]:
         connection = await self._open()
-        rows = list(await connection.execute_fetchall(statements.LOAD, (json_ids(ids),)))
-        return tuple(rows[0])
+        if len(ids) > 1 and is_run(ids):
+            rows = await connection.execute_fetchall(statements.LOAD_RUN, (ids[0], ids[-1]))
+        else:
+            rows = await connection.execute_fetchall(statements.LOAD, (json_ids(ids),))
+        return tuple(*rows)
 
     async def _open(self) -> aiosqlite.Connection:
         async with self._opening:
@@ -74,35 +78,35 @@ class Reader:
             await connection.close()
 
 
+def is_run(ids: Sequence[int]) -> bool:
+    """Whether the ids follow one another without a gap."""
+    return ids[-1] - ids[0] == len(ids) - 1 and is_ascending(ids)
+
+
 def cut(row: Sequence[bytes]) -> Iterator[StoredMessage | Rotten]:
     """Take the single answer row apart again, checking every message."""
-    numbers = list(map(int, row[0].split(b",")))
-    exchanges, keys, properties, bodies = row[1:]
+    numbers = orjson.loads(b"[[" + b"],[".join(row[: statements.LOAD_NUMBERS]) + b"]]")
+    exchanges, keys, properties, bodies = row[statements.LOAD_NUMBERS :]
     at_exchange = at_key = at_properties = at_body = 0
     routes: dict[tuple[bytes, bytes], tuple[int, str, str]] = {}
-    step = statements.LOAD_NUMBERS
-    for place in range(0, len(numbers), step):
-        (id_, time_ms, origin, size, exchange_size, key_size, properties_size, body_size,
-         head_crc, body_crc) = numbers[place : place + step]  # fmt: skip
-        exchange = exchanges[at_exchange : at_exchange + exchange_size]
-        key = keys[at_key : at_key + key_size]
-        property_bytes = properties[at_properties : at_properties + properties_size]
-        body = bodies[at_body : at_body + max(body_size, 0)]
-        at_exchange += exchange_size
-        at_key += key_size
-        at_properties += properties_size
-        at_body += max(body_size, 0)
+    for (id_, time_ms, origin, size, exchange_size, key_size, properties_size, body_size,
+         head_crc, body_crc) in zip(*numbers, strict=True):  # fmt: skip
+        exchange = exchanges[at_exchange : (at_exchange := at_exchange + exchange_size)]
+        key = keys[at_key : (at_key := at_key + key_size)]
+        head = properties[at_properties : (at_properties := at_properties + properties_size)]
         route = routes.get((exchange, key))
         if route is None:
             route = routes[exchange, key] = _route(exchange, key)
-        if head_checksum(route[0], id_, size, property_bytes) != head_crc:
-            yield Rotten(id_, "its head does not match its checksum")
-        elif body_size < 0:
+        if body_size < 0:
             yield Rotten(id_, "its body was not kept")
+            continue
+        body = bodies[at_body : (at_body := at_body + body_size)]
+        if head_checksum(route[0], id_, size, head) != head_crc:
+            yield Rotten(id_, "its head does not match its checksum")
         elif body_size != size or body_checksum(body) != body_crc:
             yield Rotten(id_, "its body does not match its checksum")
         else:
-            yield StoredMessage(id_, time_ms, origin, route[1], route[2], property_bytes, body)
+            yield StoredMessage(id_, time_ms, origin, route[1], route[2], head, body)
 
 
 def _route(exchange: bytes, key: bytes) -> tuple[int, str, str]:

@@ -149,7 +149,7 @@ class SqlStore(FillingStore):
 
     @property
     def backlog(self) -> int:
-        return self._batch.bytes + (self._in_flight.bytes if self._in_flight else 0)
+        return self._batch.size + (self._in_flight.size if self._in_flight else 0)
 
     def flush(self) -> None:
         if self._in_flight is None and self._retry is None and not self._batch.is_empty:

@@ -50,6 +50,9 @@ def damage(directory: Path, change: str, *values: object) -> None:
         "UPDATE messages SET body_crc=body_crc+1 WHERE id=20",
         "UPDATE messages SET body=NULL WHERE id=20",
         "UPDATE messages SET size=size+1 WHERE id=20",
+        "UPDATE messages SET head_crc='text' WHERE id=20",
+        "UPDATE messages SET time_ms=x'00ff' WHERE id=20",
+        "UPDATE messages SET size=1.5 WHERE id=20",
         "DELETE FROM messages WHERE id=20",
     ],
 )
