@@ -337,7 +337,7 @@ class ClassicQueue:
         for stored in found:
             if isinstance(stored, Rotten):
                 self.counters.rotten += 1
-                self.journal.settled(EventKind.DROPPED, [stored.id])
+                self.journal.unreadable(stored)
             else:
                 self._take_up(stored)
         self._touch(self)

@@ -8,7 +8,9 @@ back marked as redelivered, and nothing else does.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from leveret.model.history import EventKind, Keep
@@ -22,6 +24,8 @@ from leveret.model.store import (
     StoredMessage,
 )
 from queues.entry import Entry
+
+log = logging.getLogger("leveret.queues")
 
 LEASE_STEP = 200_000
 LEASE_MARGIN = 50_000
@@ -111,8 +115,22 @@ class Journal:
 
         self._after_commit(self._store.mark, grant)
 
-    def load(self, ids: Sequence[int]) -> Awaitable[list[StoredMessage | Rotten]]:
-        return self._store.load(ids)
+    async def load(self, ids: Sequence[int]) -> list[StoredMessage | Rotten]:
+        """Content from disk; what was enqueued a moment ago has to get there first."""
+        await self._until_committed()
+        return await self._store.load(ids)
+
+    async def _until_committed(self) -> None:
+        decided = asyncio.Event()
+        self._after_commit(self._store.mark, decided.set)
+        await decided.wait()
+
+    def unreadable(self, rotten: Rotten) -> None:
+        """Content that came back damaged is never delivered; the record says so."""
+        log.error("queue %s: message %d: %s", self.definition.name, rotten.id, rotten.reason)
+        self._store.record_many(
+            EventKind.DROPPED, self.queue_id, [rotten.id], 0, f"unreadable: {rotten.reason}"
+        )
 
     def snapshot(self, live: Live) -> None:
         trim = self.keep is Keep.NOTHING

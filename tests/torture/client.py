@@ -1,0 +1,159 @@
+"""A small fast AMQP client for load: raw frames, one asyncio protocol, nothing hidden."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from pamqp import commands, frame
+
+_FRAME = struct.Struct(">BHI")
+_CONTENT = struct.Struct(">HHQH")
+PROPERTIES = {"persistent": b"\x10\x00\x02", "transient": b"\x10\x00\x01"}
+
+OnConfirm = Callable[[int, bool, bool], None]
+OnDelivery = Callable[[int, bool, bytes], None]
+
+
+class ConnectionGone(Exception):
+    """The broker has closed or died."""
+
+
+class Client(asyncio.Protocol):
+    """One connection with one channel. Deliveries and confirms go to callbacks at once."""
+
+    def __init__(self, on_confirm: OnConfirm | None, on_delivery: OnDelivery | None) -> None:
+        self._on_confirm = on_confirm
+        self._on_delivery = on_delivery
+        self._rest = b""
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+        self._delivery: tuple[int, bool] | None = None
+        self._body: list[bytes] = []
+        self._missing = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.gone = asyncio.Event()
+        self.transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        address: tuple[str, int],
+        on_confirm: OnConfirm | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Client:
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_connection(lambda: cls(on_confirm, on_delivery), *address)
+        client.write(b"AMQP\x00\x00\x09\x01")
+        await client._expect(commands.Connection.Start)
+        client.send(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), 0)
+        tune = await client._expect(commands.Connection.Tune)
+        client.send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0), 0)
+        await client.call(commands.Connection.Open("/"), commands.Connection.OpenOk, 0)
+        await client.call(commands.Channel.Open(), commands.Channel.OpenOk)
+        return client
+
+    # From asyncio ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
+        self._writable.set()
+        self._answers.put_nowait(None)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        data = self._rest + data
+        position, end = 0, len(data)
+        while end - position >= 8:
+            kind, channel, size = _FRAME.unpack_from(data, position)
+            stop = position + 8 + size
+            if stop > end:
+                break
+            self._frame(kind, data[position:stop])
+            position = stop
+        self._rest = data[position:]
+
+    # Frames ------------------------------------------------------------------------------------
+
+    def _frame(self, kind: int, data: bytes) -> None:
+        if kind == 1:
+            self._method(data)
+        elif kind == 2:
+            self._missing = _CONTENT.unpack_from(data, 7)[2]
+            self._body = []
+            self._finish()
+        elif kind == 3:
+            self._body.append(data[7:-1])
+            self._missing -= len(data) - 8
+            self._finish()
+
+    def _method(self, data: bytes) -> None:
+        method_id = data[7:11]
+        if method_id == b"\x00\x3c\x00\x3c":  # deliver
+            at = 12 + data[11]
+            self._delivery = (int.from_bytes(data[at : at + 8], "big"), data[at + 8] == 1)
+        elif method_id in (b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78"):  # ack, nack
+            tag, bits = struct.unpack_from(">QB", data, 11)
+            if self._on_confirm is not None:
+                self._on_confirm(tag, bool(bits & 1), method_id[3] == 0x50)
+        else:
+            self._answers.put_nowait(frame.unmarshal(data)[2])
+
+    def _finish(self) -> None:
+        if self._missing == 0 and self._delivery is not None:
+            (tag, redelivered), self._delivery = self._delivery, None
+            if self._on_delivery is not None:
+                self._on_delivery(tag, redelivered, b"".join(self._body))
+
+    # To the broker -----------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if self.gone.is_set() or self.transport is None:
+            raise ConnectionGone
+        self.transport.write(data)
+
+    async def drain(self) -> None:
+        await self._writable.wait()
+
+    def send(self, method: Any, channel: int = 1) -> None:
+        self.write(frame.marshal(method, channel))
+
+    async def call(self, method: Any, answer: type, channel: int = 1) -> Any:
+        self.send(method, channel)
+        return await self._expect(answer)
+
+    async def _expect(self, kind: type) -> Any:
+        got = await asyncio.wait_for(self._answers.get(), 30)
+        if got is None:
+            raise ConnectionGone
+        assert isinstance(got, kind), f"awaited {kind}, got {dict(got)}"
+        return got
+
+    def publish(self, exchange: str, key: str, body: bytes, properties: bytes) -> None:
+        name, routing = exchange.encode(), key.encode()
+        arguments = b"\x00\x3c\x00\x28\x00\x00" + bytes([len(name)]) + name
+        arguments += bytes([len(routing)]) + routing + b"\x00"
+        content = struct.pack(">HHQ", 60, 0, len(body)) + properties
+        self.write(
+            _FRAME.pack(1, 1, len(arguments)) + arguments + b"\xce"
+            + _FRAME.pack(2, 1, len(content)) + content + b"\xce"
+            + _FRAME.pack(3, 1, len(body)) + body + b"\xce"
+        )  # fmt: skip
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        self.write(struct.pack(">BHIHHQBB", 1, 1, 13, 60, 80, tag, multiple, 0xCE))
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
