@@ -109,8 +109,13 @@ def _wait_ready(process: subprocess.Popen[str]) -> Target:
         if line.startswith("leveret ready"):
             where = dict(word.split("=", 1) for word in line.split()[2:])
             host, _, port = where["amqp"].rpartition(":")
-            http_port = int(where.get("http", ":0").rpartition(":")[2])
-            return Target(host, int(port), http_port=http_port, pid=process.pid)
+            http_port = where["http"].rpartition(":")[2]
+            return Target(
+                host,
+                int(port),
+                http_port=int(http_port) if http_port.isdecimal() else 0,
+                pid=process.pid,
+            )
     raise AssertionError(f"leveret ended before it was ready, exit code {process.wait()}")
 
 

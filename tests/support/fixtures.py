@@ -15,7 +15,7 @@ import pytest
 from tests.support.brokers import Target, running_leveret, target_of
 
 # Short enough for a test, long enough for a busy machine to finish an honest handshake.
-SHORT_LIMITS = {"LEVERET_HANDSHAKE_TIMEOUT": "2"}
+SHORT_LIMITS = {"LEVERET_HANDSHAKE_TIMEOUT": "2", "LEVERET_HTTP_ENABLED": "false"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

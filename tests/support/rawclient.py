@@ -117,11 +117,15 @@ class RawClient:
         return RawFrame(kind, channel, payload)
 
     def next_on(self, channel: int, timeout: float | None = None) -> RawFrame:
-        """The next frame of one channel; those of others are kept for their own readers."""
+        """The next frame of one channel; those of others are kept for their own readers.
+
+        Heartbeats may come at any time and are passed over; `next_frame` shows them.
+        """
         deadline = self._deadline(timeout)
         while not self._inbox[channel]:
             frame = self.next_frame(deadline - time.monotonic())
-            self._inbox[frame.channel].append(frame)
+            if frame.kind != wire.HEARTBEAT:
+                self._inbox[frame.channel].append(frame)
         return self._inbox[channel].popleft()
 
     def expect(self, kind: Any, channel: int = 0, timeout: float | None = None) -> Any:
