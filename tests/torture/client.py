@@ -76,7 +76,7 @@ class Client(asyncio.Protocol):
         data = self._rest + data
         position, end = 0, len(data)
         while end - position >= 8:
-            kind, channel, size = _FRAME.unpack_from(data, position)
+            kind, _, size = _FRAME.unpack_from(data, position)
             stop = position + 8 + size
             if stop > end:
                 break
