@@ -44,12 +44,16 @@ from queues.storage.recovery import Recovery, read_meta
 from queues.storage.schema import DATABASE_NAME
 from queues.storage.sweeper import measure
 from queues.storage.transaction import Transactor
-from queues.storage.writer import Broken, Closing, Report, Swept, Writer
+from queues.storage.writer import Broken, Closing, Report, Swept, Writer, is_disk_full
 
 T = TypeVar("T")
 
 RETRY_SECONDS: Final = 0.25
 """How soon to try again after the disk was full."""
+
+
+BUSY_SECONDS: Final = 30.0
+"""How long to wait for somebody who opened our database to write; only we should."""
 
 
 def wall_clock_ms() -> int:
@@ -90,7 +94,7 @@ class SqlStore(FillingStore):
             recovered, writer = self._open(self._directory)
         except (sqlite3.Error, SQLAlchemyError, OSError) as error:
             self._directory.release()
-            raise StoreError(f"cannot open the data in {self._path}: {error}") from error
+            raise StoreError(f"cannot open the data in {self._path}: {_plainly(error)}") from error
         except StoreError:
             self._directory.release()
             raise
@@ -126,7 +130,13 @@ class SqlStore(FillingStore):
             connection, recovery.number(statements.LAST_EVENT), recovered.last_message_id
         )
         transactor.tallies = recovery.tallies
-        self._mark_as_running(connection, transactor)
+        try:
+            self._mark_as_running(connection, transactor)
+        except sqlite3.OperationalError as error:
+            # After a crash on a full disk the mark is right already, and reading must go on.
+            if recovered.clean or not is_disk_full(error):
+                raise
+            transactor.roll_back()
         self.usage = measure(connection.execute)
         writer = Writer(
             connection,
@@ -292,12 +302,24 @@ class SqlStore(FillingStore):
 
 def _engine(database: Path) -> Engine:
     url = URL.create("sqlite", database=str(database))
-    options = {"isolation_level": None, "check_same_thread": False, "cached_statements": 256}
+    options = {
+        "isolation_level": None,
+        "check_same_thread": False,
+        "cached_statements": 256,
+        "timeout": BUSY_SECONDS,
+    }
     engine = create_engine(url, poolclass=NullPool, connect_args=options)
     event.listen(engine, "connect", _prepare)
     return engine
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
-    for pragma in (*statements.CREATION_PRAGMAS, *statements.WRITER_PRAGMAS):
+    is_new = connection.execute("PRAGMA page_count").fetchone()[0] == 0
+    creation = statements.CREATION_PRAGMAS if is_new else ()
+    for pragma in (*creation, *statements.WRITER_PRAGMAS):
         connection.execute(f"PRAGMA {pragma}").fetchall()
+
+
+def _plainly(error: Exception) -> str:
+    """The driver's own words, without SQLAlchemy's wrapping."""
+    return str(getattr(error, "orig", None) or error)

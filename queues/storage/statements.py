@@ -39,6 +39,8 @@ CREATION_PRAGMAS: Final = (f"page_size={PAGE_SIZE}", "auto_vacuum=INCREMENTAL")
 WRITER_PRAGMAS: Final = (
     "journal_mode=WAL",
     "synchronous=FULL",
+    "fullfsync=ON",
+    "checkpoint_fullfsync=ON",
     "secure_delete=OFF",
     "wal_autocheckpoint=0",
     "journal_size_limit=67108864",
@@ -52,6 +54,7 @@ BEGIN: Final = "BEGIN IMMEDIATE"
 COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 CHECKPOINT: Final = "PRAGMA wal_checkpoint(PASSIVE)"
+DO_NOT_WAIT: Final = "PRAGMA busy_timeout=100"
 CHECKPOINT_AND_TRUNCATE: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 PAGE_COUNTS: Final = (
     "SELECT page_count, freelist_count, page_size"

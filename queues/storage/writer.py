@@ -150,7 +150,7 @@ class Writer:
     def _translate(self, error: Exception) -> StoreError:
         if isinstance(error, StoreError):
             return error
-        if _is_disk_full(error) or (_is_shm_error(error) and self._free_bytes() < _LITTLE_SPACE):
+        if is_disk_full(error) or (_is_shm_error(error) and self._free_bytes() < _LITTLE_SPACE):
             return DiskFull(f"no space left in the data directory ({error})")
         return StoreFailed(f"the store has failed: {type(error).__name__}: {error}")
 
@@ -199,6 +199,8 @@ class Writer:
                 if closing.clean:
                     self._transactor.set_meta("last_message_id", str(self._transactor.last_message))
                     self._transactor.set_meta("clean", "1")
+                # Somebody may still be reading; then the log stays, and the next start uses it.
+                self._connection.execute(statements.DO_NOT_WAIT)
                 self._connection.execute(statements.CHECKPOINT_AND_TRUNCATE).fetchall()
         with suppress(sqlite3.Error):
             self._connection.close()
@@ -212,7 +214,7 @@ def _write_logs(batch: Batch) -> dict[LogSink, object]:
     return answers
 
 
-def _is_disk_full(error: Exception) -> bool:
+def is_disk_full(error: Exception) -> bool:
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,7 +22,16 @@ from queues.storage.memory_store import MemoryStore
 from queues.storage.sql_store import SqlStore
 
 DEADLINE = 30
+ROOM = 1 << 29
 PROPERTIES = b"\x10\x00\x02"
+
+
+def quick_disk() -> Path | None:
+    """A directory in memory with room to spare, if the machine has one."""
+    shared = Path("/dev/shm")
+    if shared.is_dir() and shutil.disk_usage(shared).free > ROOM:
+        return shared
+    return None
 
 
 class FakeClock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import tempfile
 from array import array
 from dataclasses import dataclass, field
@@ -32,12 +33,9 @@ from leveret.model.store import (
     UserDefinition,
     VhostDefinition,
 )
-from tests.contract.stores import Harness
+from tests.contract.stores import Harness, quick_disk
 
 SETTLING = [kind for kind in EventKind if kind.settles]
-
-# The random histories open many real databases; none of them needs a real fsync.
-QUICK_DISK = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 DEFINITIONS: list[Definition] = [
     VhostDefinition("/", '{"tags": ["a"]}'),
@@ -196,6 +194,26 @@ async def test_a_clean_stop_is_told_from_a_crash(tmp_path: Path):
     await harness.close()
 
 
+async def test_closing_does_not_wait_for_a_reader(tmp_path: Path):
+    harness = Harness(tmp_path)
+    harness.declare()
+    harness.publish()
+    await harness.durable()
+    reader = sqlite3.connect(f"file:{tmp_path / 'leveret.db'}?mode=ro", uri=True)
+    rows = reader.execute("SELECT id FROM messages UNION ALL SELECT 2 UNION ALL SELECT 3")
+    assert next(rows) == (1,)
+    harness.publish()
+    await harness.durable()
+    started = perf_counter()
+    await harness.close()
+    assert perf_counter() - started < 5
+    reader.close()
+    again = Harness(tmp_path)
+    assert again.recovered.clean
+    assert again.live() == [1, 2]
+    await again.close()
+
+
 async def test_a_snapshot_is_wanted_when_much_has_been_settled(tmp_path: Path):
     harness = Harness(tmp_path)
     harness.declare()
@@ -348,8 +366,8 @@ async def play(directory: Path, story: list[tuple]) -> None:  # type: ignore[typ
     await harness.close()
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(steps)
 def test_every_history_folds_to_what_the_queues_held(story: list[tuple]):  # type: ignore[type-arg]
-    with tempfile.TemporaryDirectory(dir=QUICK_DISK) as directory:
+    with tempfile.TemporaryDirectory(dir=quick_disk()) as directory:
         asyncio.run(play(Path(directory), story))

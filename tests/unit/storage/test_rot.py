@@ -13,7 +13,7 @@ from leveret.model.store import Rotten, StoredMessage, StoreError
 from tests.contract.stores import PROPERTIES, Harness
 
 COUNT = 300
-FLIPS = 60
+FLIPS = 40
 
 
 def body_of(message_id: int) -> bytes:

@@ -1,0 +1,17 @@
+"""Storage tests open hundreds of real databases; hardly one of them needs a real fsync."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.stores import quick_disk
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=quick_disk()) as directory:
+        yield Path(directory)
