@@ -4,8 +4,11 @@ import './styles/tokens.css';
 import './styles/base.css';
 import './styles/forms.css';
 import './styles/components.css';
+import './styles/tables.css';
+import './styles/overlays.css';
 import './styles/layout.css';
 import './styles/pages.css';
+import './styles/messages.css';
 import './styles/history.css';
 
 const host = document.getElementById('app');

@@ -15,6 +15,7 @@ interface Update {
 type Listener = (update: Update) => void;
 
 const POLL_MS = 5000;
+const RETRY_STREAM_MS = 60_000;
 const listeners = new Map<string, Set<Listener>>();
 const statusListeners = new Set<(status: LiveStatus) => void>();
 let source: EventSource | null = null;
@@ -87,6 +88,7 @@ function sync(): void {
     // While the browser reconnects by itself there is nothing to do; a refused stream is over.
     if (source?.readyState === EventSource.CLOSED) {
       streamBroken = true;
+      window.setTimeout(resetLive, RETRY_STREAM_MS);
       sync();
     } else announce('offline');
   };
@@ -106,7 +108,7 @@ export function setPaused(next: boolean): void {
   sync();
 }
 
-/** After signing in or out: a stream refused then may be granted now. */
+/** Tries the stream again: one refused then may be granted now. */
 export function resetLive(): void {
   streamBroken = false;
   stop();

@@ -1,4 +1,6 @@
-/** JSON shapes of the HTTP API: RabbitMQ's, and Leveret's own at the end. Unknown fields are ignored. */
+/** JSON shapes of the HTTP API that RabbitMQ has too. Unknown fields are ignored. */
+
+export type * from './types-own';
 
 export interface Sample {
   timestamp: number;
@@ -240,92 +242,3 @@ export interface LimitSet {
 }
 
 export type Definitions = Partial<Record<string, unknown>>;
-
-/* Leveret's own. */
-
-export interface RouteStep {
-  source: string;
-  destination: string;
-  destination_type: 'queue' | 'exchange';
-  routing_key: string;
-  arguments?: Table;
-}
-
-export interface RouteResult {
-  queues: (string | { name: string })[];
-  path: RouteStep[];
-}
-
-export interface Segment {
-  base_offset: number;
-  bytes?: number;
-  records?: number;
-}
-
-export interface Partition {
-  index: number;
-  queue: string;
-  first_offset: number;
-  next_offset: number;
-  segments: Segment[] | number;
-  bytes: number;
-}
-
-export interface Log {
-  name: string;
-  vhost: string;
-  partitions: Partition[];
-  retention?: Table | null;
-  cleanup_policy?: string;
-}
-
-export interface GroupPartition {
-  partition: number;
-  committed: number | null;
-  end: number;
-  lag: number;
-}
-
-export interface Group {
-  group: string;
-  members: { consumer_tag: string; connection: string; partitions: number[] }[];
-  partitions: GroupPartition[];
-}
-
-export interface OffsetMove {
-  partition: number;
-  from: number | null;
-  to: number;
-}
-
-export interface HistoryInfo {
-  size_bytes: number;
-  limit_bytes?: number;
-  first_time: number | null;
-  last_time: number | null;
-  messages: number;
-  events: number;
-}
-
-export interface TraceEvent {
-  time_ms: number;
-  event: string;
-  queue?: string | null;
-  consumer?: string | null;
-  connection?: string | null;
-  user?: string | null;
-  redelivered?: boolean;
-  detail?: unknown;
-}
-
-export interface Trace {
-  message: Table;
-  events: TraceEvent[];
-}
-
-export interface Setting {
-  key: string;
-  value: unknown;
-  source: string;
-  description: string;
-}

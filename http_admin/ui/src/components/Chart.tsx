@@ -88,7 +88,8 @@ export function Chart(props: ChartProps) {
   const times = data[0];
   const at = hover !== null && hover < times.length ? hover : times.length - 1;
   const show = kind === 'rate' ? rateText : count;
-  const texts = lines.map((line, index) => ({ line, text: show(data[index + 1]?.[at]) }));
+  // A counter nobody has touched yet is left out by the server: that is a rate of zero.
+  const texts = lines.map((line, index) => ({ line, text: show(data[index + 1]?.[at] ?? (kind === 'rate' ? 0 : undefined)) }));
   const spoken = texts.map(({ line, text }) => `${line.label} ${text}`).join(', ');
   return (
     <figure class="chart">

@@ -75,12 +75,11 @@ export function GetMessages({ queue }: { queue: Queue }) {
 }
 
 function sure(queue: Queue, mode: string, total: number): Promise<boolean> {
-  const affected = Math.min(total, queue.messages_ready ?? total);
   const dead = queue.arguments['x-dead-letter-exchange'];
   const away = mode === 'reject_requeue_false' && typeof dead === 'string' ? `go to the dead-letter exchange ${dead}` : 'leave the queue for good';
   return confirmLoss({
     title: `Take messages out of ${queue.name}?`,
-    loss: `Up to ${plural(affected, 'message')} will be shown here and ${away}. No consumer will get them.`,
+    loss: `Up to ${plural(total, 'message')} will be shown here and ${away}. No consumer will get them.`,
     action: 'Take them out',
   });
 }

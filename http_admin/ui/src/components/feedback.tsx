@@ -1,7 +1,7 @@
 /** What the dashboard says back: toasts, the one question before a loss, and errors in words. */
 
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { ApiError } from '../api/client';
 import { Icon } from './Icon';
 
@@ -69,7 +69,7 @@ interface DialogProps {
 /** A native modal dialog: focus stays inside, Escape closes, focus returns where it was. */
 export function Dialog({ title, onClose, children, testid }: DialogProps) {
   const ref = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const dialog = ref.current;
     const before = document.activeElement;
     dialog?.showModal();

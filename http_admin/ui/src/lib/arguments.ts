@@ -37,9 +37,6 @@ export const QUEUE_ARGS: readonly ArgSpec[] = [
     help: 'Rejected, expired and dropped messages are published to this exchange instead of being lost.' },
   { key: 'x-dead-letter-routing-key', label: 'Dead-letter routing key', kind: 'text', group: 'Dead lettering', types: WORK,
     help: 'Key used for dead letters. Without it, each keeps its own routing key.' },
-  { key: 'x-dead-letter-strategy', label: 'Dead-letter strategy', kind: 'choice', group: 'Dead lettering', types: ['quorum'],
-    choices: ['at-most-once', 'at-least-once'],
-    help: 'at-least-once keeps a dead letter until its new queue has it; needs “When full” reject-publish.' },
   { key: 'x-delivery-limit', label: 'Delivery limit', kind: 'number', group: 'Dead lettering', types: ['quorum'],
     help: 'After this many returns to the queue a message is dropped or dead-lettered. −1 means never.' },
   { key: 'x-max-priority', label: 'Highest priority', kind: 'number', group: 'Delivery', types: ['classic'],
@@ -48,12 +45,6 @@ export const QUEUE_ARGS: readonly ArgSpec[] = [
     help: 'Only one consumer at a time gets messages; the next takes over when it leaves.' },
   { key: 'x-consumer-timeout', label: 'Acknowledge within', kind: 'number', group: 'Delivery', types: WORK, unit: 'ms',
     help: 'A consumer that holds a message unacknowledged longer than this loses its channel.' },
-  { key: 'x-message-deduplication', label: 'Drop duplicates', kind: 'flag', group: 'Delivery', types: WORK,
-    help: 'A message whose header x-deduplication-header was seen before is not enqueued again.' },
-  { key: 'x-cache-size', label: 'Duplicate memory', kind: 'number', group: 'Delivery', types: WORK,
-    help: 'How many values are remembered to recognise duplicates.' },
-  { key: 'x-cache-ttl', label: 'Duplicate memory lifetime', kind: 'number', group: 'Delivery', types: WORK, unit: 'ms',
-    help: 'How long a value is remembered to recognise duplicates.' },
   { key: 'x-max-age', label: 'Oldest kept', kind: 'text', group: 'Log', types: LOG, placeholder: '7D',
     help: 'Whole segments older than this are dropped: a number and one of Y M D h m s, such as 7D or 12h.' },
   { key: 'x-stream-max-segment-size-bytes', label: 'Segment size', kind: 'number', group: 'Log', types: LOG, unit: 'bytes',
@@ -126,9 +117,11 @@ export function readTable(rows: readonly TableRow[]): Table {
   return table;
 }
 
+const NOT_BY_POLICY = new Set(['x-single-active-consumer', 'x-max-priority', 'x-partitions']);
+
 /** The keys a policy may set, with the same explanations. */
 export const POLICY_KEYS: readonly { key: string; kind: ValueKind; help: string }[] = [
-  ...QUEUE_ARGS.filter((spec) => !['x-single-active-consumer', 'x-max-priority', 'x-partitions', 'x-cache-size', 'x-cache-ttl', 'x-message-deduplication'].includes(spec.key))
+  ...QUEUE_ARGS.filter((spec) => !NOT_BY_POLICY.has(spec.key))
     .map((spec) => ({
       key: spec.key.replace(/^x-/, ''),
       kind: (spec.kind === 'number' ? 'number' : spec.kind === 'flag' ? 'boolean' : 'string') as ValueKind,

@@ -1,7 +1,7 @@
-import { useMemo } from 'preact/hooks';
+import { useEffect, useMemo } from 'preact/hooks';
 import { apiPath, exchangeSegment, remove } from '../api/client';
 import { useLive, useOnce } from '../api/live';
-import type { Binding, Exchange, Queue } from '../api/types';
+import type { Binding, Exchange, Page, Queue } from '../api/types';
 import { Card, Facts, PageHead, Stat, Stats, TableFacts, Tabs } from '../components/basics';
 import { BindForm, BindingTable } from '../components/Bindings';
 import { Chart } from '../components/Chart';
@@ -56,7 +56,7 @@ function RoutingTab({ exchange, bindings }: { exchange: Exchange; bindings: read
 }
 
 function BindingsTab({ exchange, all, refresh }: { exchange: Exchange; all: readonly Binding[]; refresh: () => void }) {
-  const queues = useOnce<Queue[]>(`${apiPath('queues', exchange.vhost)}?columns=name&disable_stats=true`);
+  const queues = useOnce<Page<Queue>>(`${apiPath('queues', exchange.vhost)}?page=1&page_size=500&columns=name`);
   if (exchange.name === '') return <Card><p>Every queue is bound to the default exchange by its own name; this cannot be changed.</p></Card>;
   const out = all.filter((one) => one.source === exchange.name);
   const into = all.filter((one) => one.destination === exchange.name && one.destination_type === 'exchange');
@@ -66,7 +66,7 @@ function BindingsTab({ exchange, all, refresh }: { exchange: Exchange; all: read
         {out.length > 0 ? <BindingTable bindings={out} show="destination" label="Bindings from this exchange" onChange={refresh} /> : <p class="muted">Nothing yet.</p>}
       </Card>
       {into.length > 0 && <Card title="Gets from"><BindingTable bindings={into} show="source" label="Bindings to this exchange" onChange={refresh} /></Card>}
-      <Card title="Add a binding"><BindForm vhost={exchange.vhost} source={exchange.name} names={(queues.data ?? []).map((one) => one.name)} onDone={refresh} /></Card>
+      <Card title="Add a binding"><BindForm vhost={exchange.vhost} source={exchange.name} names={(queues.data?.items ?? []).map((one) => one.name)} onDone={refresh} /></Card>
     </>
   );
 }
@@ -75,7 +75,11 @@ export function ExchangePage({ vhost, name }: { vhost: string; name: string }) {
   const { query } = useRoute();
   const tab = TABS.find((one) => one.id === query['tab'])?.id ?? 'routing';
   const live = useLive<Exchange>(`${apiPath('exchanges', vhost, exchangeSegment(name))}?${sampleQuery(rangeOf('10m'))}`);
-  const bindings = useLive<Binding[]>(apiPath('bindings', vhost));
+  // All bindings of a vhost can be many, so they are read again only when this exchange's own change.
+  const bindings = useOnce<Binding[]>(apiPath('bindings', vhost));
+  const own = useLive<Binding[]>(name === '' ? null : apiPath('exchanges', vhost, name, 'bindings', 'source'));
+  const ownText = JSON.stringify(own.data);
+  useEffect(() => void bindings.refresh(), [ownText]);
   const parent = { label: 'Exchanges', to: '#/exchanges' };
   const exchange = live.data;
   const title = exchangeName(name);
@@ -83,12 +87,12 @@ export function ExchangePage({ vhost, name }: { vhost: string; name: string }) {
     return <><PageHead title={title} parent={parent} />{live.error ? <ErrorNote error={live.error} /> : <Loading />}</>;
   }
   const all = bindings.data ?? [];
-  const own = name === '' || name.startsWith('amq.');
+  const builtIn = name === '' || name.startsWith('amq.');
   const stats = exchange.message_stats;
   return (
     <>
       <PageHead title={title} parent={parent} sub={<>{exchange.type} exchange in {vhost} <ExchangeBadges exchange={exchange} /></>}>
-        {!own && <button class="button button-danger" data-testid="delete" onClick={() => void deleteExchange(exchange, all.filter((one) => one.source === name).length)}>Delete</button>}
+        {!builtIn && <button class="button button-danger" data-testid="delete" onClick={() => void deleteExchange(exchange, all.filter((one) => one.source === name).length)}>Delete</button>}
       </PageHead>
       {live.error && <ErrorNote error={live.error} />}
       <Tabs path={['exchanges', vhost, name]} tabs={TABS} current={tab} label="Parts of this exchange" />

@@ -1,5 +1,5 @@
 import { apiPath } from '../api/client';
-import { useLive } from '../api/live';
+import { useOnce } from '../api/live';
 import type { Binding, Exchange } from '../api/types';
 import { Card, Empty, PageHead } from '../components/basics';
 import { ErrorNote, Loading } from '../components/feedback';
@@ -9,13 +9,15 @@ import { homeVhost, useScope } from '../lib/session';
 export function RoutingPage() {
   const scope = useScope();
   const vhost = homeVhost(scope);
-  const bindings = useLive<Binding[]>(apiPath('bindings', vhost));
-  const exchanges = useLive<Exchange[]>(`${apiPath('exchanges', vhost)}?columns=name,type,vhost`);
+  const bindings = useOnce<Binding[]>(apiPath('bindings', vhost));
+  const exchanges = useOnce<Exchange[]>(`${apiPath('exchanges', vhost)}?columns=name,type,vhost`);
   const named = (bindings.data ?? []).filter((one) => one.source !== '');
   const ready = bindings.data !== undefined && exchanges.data !== undefined;
   return (
     <>
-      <PageHead title="Routing picture" parent={{ label: 'Exchanges', to: '#/exchanges' }} sub={`Every binding in ${vhost}. Give a key to see where a message would go.`} />
+      <PageHead title="Routing picture" parent={{ label: 'Exchanges', to: '#/exchanges' }} sub={`Every binding in ${vhost}. Give a key to see where a message would go.`}>
+        <button class="button" onClick={() => void bindings.refresh()}>Refresh</button>
+      </PageHead>
       {bindings.error && <ErrorNote error={bindings.error} />}
       {!ready && !bindings.error && <Loading />}
       {ready && (
