@@ -2,6 +2,7 @@
 
 Two ways in: HTTP basic, for tools; a session cookie with a CSRF token, for the web UI. Sessions
 live in memory, end after an hour of silence or eight hours, and are gone when signed out.
+Failed log-ins are counted per source and name: nobody can lock out others by guessing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ IDLE_SECONDS = 3_600.0
 ABSOLUTE_SECONDS = 8 * 3_600.0
 MOST_SESSIONS = 10_000
 TRIES_PER_MINUTE = 30
+TRIES_SECONDS = 60.0
+MOST_GUESSERS = 10_000
+LONGEST_NAME = 256
+MANAGEMENT_TAGS = frozenset({"administrator", "monitoring", "policymaker", "management"})
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
@@ -40,7 +45,7 @@ class Doorkeeper:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._sessions: dict[str, WebSession] = {}
-        self._failures: dict[str, list[float]] = {}
+        self._failures: dict[tuple[str, str], list[float]] = {}
 
     def sign_in(self, name: str, password: str, host: str) -> tuple[str, WebSession, User]:
         user = self.check(name, password, host)
@@ -54,17 +59,27 @@ class Doorkeeper:
     def sign_out(self, token: str) -> None:
         self._sessions.pop(token, None)
 
+    def sign_out_all(self) -> None:
+        self._sessions.clear()
+
     def check(self, name: str, password: str, host: str) -> User:
         """The user, unless the password is wrong or was wrong too often lately."""
         now = self.broker.clock.monotonic()
-        recent = [at for at in self._failures.get(host, ()) if now - at < 60]
+        key = (host, name[:LONGEST_NAME])
+        tried = self._failures.get(key, ())
+        recent = [at for at in tried if now - at < TRIES_SECONDS]
         if len(recent) >= TRIES_PER_MINUTE:
-            raise ApiError(429, "too many failed log-ins, wait a minute")
+            raise ApiError(429, "too many failed log-ins, wait a minute", {"Retry-After": "60"})
         user = self.broker.users.authenticate(name, password, host)
         if user is None:
-            self._failures[host] = [*recent, now]
+            self._count_failure(key, [*recent, now])
             raise ApiError(401, "Login failed")
         return user
+
+    def _count_failure(self, key: tuple[str, str], tries: list[float]) -> None:
+        if len(self._failures) >= MOST_GUESSERS:
+            self._failures.clear()
+        self._failures[key] = tries
 
     def session(self, token: str) -> WebSession | None:
         found = self._sessions.get(token)
@@ -98,14 +113,21 @@ async def current_user(request: Request) -> User:
     doorkeeper = get_doorkeeper(request)
     header = request.headers.get("authorization", "")
     if header:
-        name, password = _basic(header)
-        user = doorkeeper.check(name, password, client_host(request))
+        try:
+            name, password = _basic(header)
+            user = doorkeeper.check(name, password, client_host(request))
+        except ApiError as error:
+            raise ApiError(error.status, error.reason, _challenge(request)) from None
     else:
         user = _from_cookie(request, doorkeeper)
-    if not set(user.tags) & {"administrator", "monitoring", "policymaker", "management"}:
-        raise ApiError(401, "user has no management tag")
+    require_management_tag(user)
     request.state.user = user
     return user
+
+
+def require_management_tag(user: User) -> None:
+    if not MANAGEMENT_TAGS & set(user.tags):
+        raise ApiError(401, "user has no management tag")
 
 
 def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
@@ -115,8 +137,9 @@ def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
         raise ApiError(401, "not signed in", _challenge(request))
     if request.method not in _SAFE:
         given = request.headers.get(CSRF_HEADER, "")
-        if not hmac.compare_digest(given, session.csrf):
+        if not hmac.compare_digest(given.encode(), session.csrf.encode()):
             raise ApiError(403, f"missing or wrong {CSRF_HEADER} header")
+    request.state.session = session
     return user
 
 

@@ -6,6 +6,7 @@ Given by the composition root, because fronts do not know each other.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,8 @@ class Surroundings:
     request_stop: Callable[[], None] = _nothing
     listeners: tuple[Listener, ...] = ()
     history: HistorySource | None = None
+    streams: Counter[str] = field(default_factory=Counter)
+    """Live streams open, by user."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is about to end, so that endless answers do."""
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from bindings import Binding
 from exchange import Exchange
+from http_admin.ages import oldest_ready_ms, oldest_unacked_ms, unacked_bytes
 from leveret.broker import Broker, VirtualHost
-from leveret.broker.metrics import EXCHANGE_FIELDS, QUEUE_FIELDS, TOTAL_FIELDS, Series
+from leveret.broker.metrics import EXCHANGE_FIELDS, QUEUE_FIELDS, TOTAL_FIELDS, Series, queue_values
 from queues import ClassicQueue, HeldQueue
 
 if TYPE_CHECKING:
@@ -96,8 +97,6 @@ def queue_row(
     broker: Broker, vhost: VirtualHost, queue: HeldQueue, ask: SampleRange | None = None
 ) -> Row:
     series = broker.metrics.queues.get(queue)
-    from leveret.broker.metrics import queue_values
-
     spec = queue.spec
     row: Row = {
         "name": queue.name,
@@ -128,13 +127,12 @@ def queue_row(
 
 def _classic_part(broker: Broker, queue: ClassicQueue) -> Row:
     now = broker.clock.wall_ms()
-    unacked_bytes = sum(entry.message.body_size for entry in queue.unacked.values())
-    oldest_ready = queue.ready[0].message.time_ms if queue.ready else None
-    oldest_unacked = min((e.message.time_ms for e in queue.unacked.values()), default=None)
+    held = unacked_bytes(queue)
+    oldest_ready, oldest_unacked = oldest_ready_ms(queue), oldest_unacked_ms(queue)
     return {
-        "message_bytes": queue.message_bytes + unacked_bytes,
+        "message_bytes": queue.message_bytes + held,
         "message_bytes_ready": queue.message_bytes,
-        "message_bytes_unacknowledged": unacked_bytes,
+        "message_bytes_unacknowledged": held,
         "messages_ram": len(queue.ready) + len(queue.unacked),
         "messages_paged_out": len(queue.backlog),
         "memory": queue.ready_bytes + 400 * len(queue.ready),

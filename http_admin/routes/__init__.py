@@ -6,12 +6,22 @@ from fastapi import APIRouter
 
 from http_admin.routes import (
     connections,
+    health,
+    live,
+    metrics,
+    operations,
     overview,
+    session,
     topology,
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
     overview.router,
+    session.router,
+    health.router,
+    live.router,
+    metrics.router,
+    operations.router,
     connections.router,
     topology.router,
 )

@@ -1,0 +1,132 @@
+"""Health checks: 200 when all is well, 503 with the reason when not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict
+
+from http_admin.answers import JsonAnswer
+from http_admin.auth import CurrentUser, Hub, vhost_for
+from http_admin.surroundings import Around
+from leveret.broker import Broker
+from leveret.model.store import StoreState
+
+
+class Health(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    status: Literal["ok", "failed"]
+    reason: str | None = None
+
+
+_FAILED: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Not well."}}
+router = APIRouter(prefix="/api", tags=["health"], responses=_FAILED)
+
+
+def _ok(**more: Any) -> JsonAnswer:
+    return JsonAnswer({"status": "ok", **more})
+
+
+def _failed(reason: str, **more: Any) -> JsonAnswer:
+    return JsonAnswer({"status": "failed", "reason": reason, **more}, 503)
+
+
+@router.get("/health/checks/alarms", response_model=Health)
+def check_alarms(hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """Is no alarm raised in the cluster?"""
+    return _alarms(hub)
+
+
+@router.get("/health/checks/local-alarms", response_model=Health)
+def check_local_alarms(hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """Is no alarm raised on this node?"""
+    return _alarms(hub)
+
+
+def _alarms(hub: Broker) -> JsonAnswer:
+    raised = hub.alarms.raised
+    if not raised:
+        return _ok()
+    node = hub.settings.node_name
+    rows = [{"node": node, "resource": name, "reason": why} for name, why in raised.items()]
+    return _failed("; ".join(raised.values()), alarms=rows)
+
+
+@router.get("/health/checks/virtual-hosts", response_model=Health)
+def check_virtual_hosts(hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """Are all virtual hosts running? They run or stop with the broker."""
+    return _service(hub)
+
+
+@router.get("/health/checks/is-in-service", response_model=Health)
+def check_in_service(hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """Does the broker take work?"""
+    return _service(hub)
+
+
+@router.get("/health/checks/ready-to-serve-clients", response_model=Health)
+def check_ready(hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """Does the broker take work from clients?"""
+    return _service(hub)
+
+
+@router.get("/health/checks/metadata-store/initialized", response_model=Health)
+def check_metadata_store(hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """Is the store open?"""
+    return _service(hub)
+
+
+def _service(hub: Broker) -> JsonAnswer:
+    state = hub.store.state
+    return _ok() if state is StoreState.RUNNING else _failed(f"the store is {state.value}")
+
+
+@router.get("/health/checks/below-node-connection-limit", response_model=Health)
+def check_connection_limit(hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """Is there room for further connections? A node itself has no limit."""
+    return _ok(current=len(hub.connections), limit="infinity")
+
+
+@router.get("/health/checks/node-is-quorum-critical", response_model=Health)
+@router.get("/health/checks/node-is-mirror-sync-critical", response_model=Health)
+def check_critical(user: CurrentUser) -> JsonAnswer:
+    """Would queues lose their majority without this node? A single node has none to lose."""
+    return _ok(reason="single node cluster")
+
+
+@router.get("/health/checks/certificate-expiration/{within}/{unit}", response_model=Health)
+def check_certificates(
+    within: Annotated[int, Path(ge=1)],
+    unit: Literal["days", "weeks", "months", "years"],
+    user: CurrentUser,
+) -> JsonAnswer:
+    """Does no certificate expire soon? Without TLS listeners none can."""
+    return _ok()
+
+
+@router.get("/health/checks/port-listener/{port}", response_model=Health)
+def check_port(port: int, user: CurrentUser, around: Around) -> JsonAnswer:
+    """Does something listen on this port?"""
+    ports = [one.port for one in around.listeners]
+    if port in ports:
+        return _ok(port=port)
+    return _failed("No active listener", missing=port, ports=ports)
+
+
+@router.get("/health/checks/protocol-listener/{protocol:seg}", response_model=Health)
+def check_protocol(protocol: str, user: CurrentUser, around: Around) -> JsonAnswer:
+    """Does something listen for this protocol? `amqp091` is another name of `amqp`."""
+    protocols = sorted({one.protocol for one in around.listeners})
+    wanted = {"amqp091": "amqp", "amqp0.9.1": "amqp"}.get(protocol, protocol)
+    if wanted in protocols:
+        return _ok(protocol=protocol)
+    return _failed("No active listener", missing=protocol, protocols=protocols)
+
+
+@router.get("/aliveness-test/{vhost:seg}", response_model=Health)
+def aliveness_test(vhost: str, hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """Is this virtual host there, and does the broker take work?"""
+    vhost_for(hub, user, vhost)
+    return _service(hub)

@@ -1,0 +1,82 @@
+"""Live data for a page: one stream of Server-Sent Events that carries the views it shows.
+
+A stream costs something only while somebody reads it: it is a loop inside the request, which ends
+with the client, with the user's session, or with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import StreamingResponse
+
+from http_admin.auth import CurrentUser
+from http_admin.errors import ApiError, bad_request
+from http_admin.inside import ask_inside
+from http_admin.surroundings import Around, Surroundings
+
+router = APIRouter(prefix="/api", tags=["live"])
+PERIOD_SECONDS = 2.0
+MOST_VIEWS = 20
+MOST_STREAMS = 20
+LARGEST_VIEW = 8 * 1024 * 1024
+_ENDLESS = ("/api/stream", "/api/history/export")
+
+
+@router.get("/stream", response_class=StreamingResponse)
+async def stream(
+    request: Request,
+    user: CurrentUser,
+    around: Around,
+    view: Annotated[list[str], Query(min_length=1, max_length=MOST_VIEWS)],
+) -> StreamingResponse:
+    """Views that renew themselves.
+
+    Each `view` is a path of this API; the stream sends an event `view` with
+    `{"path": …, "status": …, "body": …}` for each, at once and every two seconds.
+    """
+    for path in view:
+        _check(path)
+    if around.streams[user.name] >= MOST_STREAMS:
+        raise ApiError(429, f"no more than {MOST_STREAMS} streams per user")
+    return StreamingResponse(
+        _events(request, around, view, user.name),
+        media_type="text/event-stream",
+        headers={"X-Accel-Buffering": "no"},
+    )
+
+
+def _check(path: str) -> None:
+    if not path.startswith("/api/") or path.startswith(_ENDLESS):
+        raise bad_request(f"view must be a path of the API that ends: {path}")
+
+
+async def _events(
+    request: Request, around: Surroundings, views: list[str], user: str
+) -> AsyncIterator[bytes]:
+    around.streams[user] += 1
+    try:
+        while not around.stopping.is_set():
+            for path in views:
+                event, status = await _event(request, path)
+                yield event
+                if status == 401:
+                    return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(around.stopping.wait(), PERIOD_SECONDS)
+    finally:
+        around.streams[user] -= 1
+        if not around.streams[user]:
+            del around.streams[user]
+
+
+async def _event(request: Request, path: str) -> tuple[bytes, int]:
+    answer = await ask_inside(request.app, request, path)
+    body = bytes(answer.body) if answer.is_json and len(answer.body) <= LARGEST_VIEW else b"null"
+    head = orjson.dumps({"path": path, "status": answer.status})[:-1]
+    return b"event: view\ndata: " + head + b',"body":' + (body or b"null") + b"}\n\n", answer.status

@@ -1,0 +1,110 @@
+"""For operators: settings in force, alarms, stopping, emptying."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from http_admin.auth import CurrentUser, Hub, get_doorkeeper, require_tag
+from http_admin.durable import until_durable
+from http_admin.surroundings import Around
+from http_admin.views import Row
+from leveret.broker import Broker
+from leveret.broker.broker import DEFAULT_VHOST
+from leveret.broker.metrics import Metrics
+from leveret.broker.users import hash_password
+from leveret.config import KEYS, Key, Settings
+from leveret.model.store import PermissionDefinition, Retention
+
+router = APIRouter(prefix="/api", tags=["operations"])
+HIDDEN = "hidden"
+
+
+class SettingRow(BaseModel):
+    key: str
+    value: Any
+    source: str = Field(description="default, environment, or configured (by flag or file).")
+    description: str
+
+
+class AlarmRow(BaseModel):
+    name: str
+    reason: str
+
+
+@router.get("/settings", response_model=list[SettingRow], dependencies=[require_tag("monitoring")])
+def settings_in_force(hub: Hub) -> list[Row]:
+    """Every setting with its value; secrets are hidden."""
+    return [_setting(hub.settings, item.name, not item.repr) for item in fields(Settings)]
+
+
+def _setting(settings: Settings, name: str, secret: bool) -> Row:
+    value = getattr(settings, name)
+    shown = str(value) if isinstance(value, Path) else value
+    return {
+        "key": name,
+        "value": HIDDEN if secret else shown,
+        "source": _source(settings, KEYS[name], value),
+        "description": KEYS[name].help,
+    }
+
+
+def _source(settings: Settings, key: Key, value: object) -> str:
+    if value == getattr(Settings(), key.name):
+        return "default"
+    given = os.environ.get(key.variable)
+    if given is not None and key.kind.maybe_parse(given) == value:
+        return "environment"
+    return "configured"
+
+
+@router.get("/alarms", response_model=list[AlarmRow])
+def alarms(hub: Hub, user: CurrentUser) -> list[Row]:
+    """Alarms that hold publishers back right now."""
+    return [{"name": name, "reason": why} for name, why in hub.alarms.raised.items()]
+
+
+@router.post("/shutdown", status_code=202, dependencies=[require_tag()])
+async def shutdown(around: Around) -> Row:
+    """Stop the broker cleanly, as a signal would."""
+    asyncio.get_running_loop().call_soon(around.request_stop)
+    return {"status": "stopping"}
+
+
+@router.delete("/reset", status_code=204, dependencies=[require_tag()])
+async def reset(hub: Hub, request: Request, everything: bool = False) -> None:
+    """Forget measured rates; with `everything`, empty the broker as if it were new."""
+    if not everything:
+        hub.metrics = Metrics(hub)
+        return
+    for connection in list(hub.connections):
+        connection.close("the broker is being reset")
+    _empty(hub)
+    await until_durable(hub)
+    await hub.store.sweep(
+        Retention(
+            upto=max(0, next(hub.store.ids) - 1),
+            before_ms=hub.clock.wall_ms() + 1,
+            max_bytes=0,
+        )
+    )
+    get_doorkeeper(request).sign_out_all()
+
+
+def _empty(hub: Broker) -> None:
+    for vhost in list(hub.vhosts):
+        hub.delete_vhost(vhost)
+    for user in list(hub.users.by_name):
+        hub.users.delete_user(user)
+    hub.add_vhost(DEFAULT_VHOST)
+    name = hub.settings.default_user
+    if name:
+        password = hash_password(hub.settings.default_password)
+        hub.users.put_user(name, password, ("administrator",))
+        hub.users.set_permission(PermissionDefinition(name, DEFAULT_VHOST, ".*", ".*", ".*"))
