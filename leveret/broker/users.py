@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -21,6 +23,12 @@ from leveret.model.store import (
 )
 
 SHA256 = "rabbit_password_hashing_sha256"
+HASHES: dict[str, Callable[[bytes], hashlib._Hash]] = {
+    SHA256: hashlib.sha256,
+    "rabbit_password_hashing_sha512": hashlib.sha512,
+    "rabbit_password_hashing_md5": hashlib.md5,
+}
+"""RabbitMQ's, by the names its definitions use; new passwords are hashed with the first."""
 _LOOPBACK = ("127.", "::1", "localhost", "::ffff:127.")
 
 
@@ -36,12 +44,13 @@ class User:
     password_hash: str
     hashing: str = SHA256
     tags: tuple[str, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
-def hash_password(password: str, salt: bytes | None = None) -> str:
-    """RabbitMQ's own form: base64 of a 4-octet salt and SHA-256 over salt and password."""
+def hash_password(password: str, salt: bytes | None = None, hashing: str = SHA256) -> str:
+    """RabbitMQ's own form: base64 of a 4-octet salt and the digest of salt and password."""
     salt = os.urandom(4) if salt is None else salt
-    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+    return base64.b64encode(salt + HASHES[hashing](salt + password.encode()).digest()).decode()
 
 
 def verify_password(user: User, password: str) -> bool:
@@ -49,20 +58,20 @@ def verify_password(user: User, password: str) -> bool:
         stored = base64.b64decode(user.password_hash, validate=True)
     except ValueError:
         return False
-    if len(stored) <= 4 or not password:
+    if len(stored) <= 4 or not password or user.hashing not in HASHES:
         return False
-    expected = hash_password(password, stored[:4])
+    expected = hash_password(password, stored[:4], user.hashing)
     return hmac.compare_digest(expected, user.password_hash)
 
 
 @lru_cache(maxsize=4096)
-def _pattern(text: str) -> re2._Regexp:
+def pattern(text: str) -> re2._Regexp:
     return re2.compile(text)
 
 
 def check_pattern(text: str) -> None:
     try:
-        _pattern(text)
+        pattern(text)
     except re2.error as error:
         raise PreconditionFailed(f"invalid pattern {text!r}: {error}") from error
 
@@ -97,8 +106,8 @@ class Users:
         permission = self.permissions.get((user, vhost))
         if permission is None:
             return False
-        pattern: str = getattr(permission, right.value)
-        return bool(pattern) and _pattern(pattern).search(name) is not None
+        allowed: str = getattr(permission, right.value)
+        return bool(allowed) and pattern(allowed).search(name) is not None
 
     def require(self, user: str, vhost: str, right: Right, kind: str, name: str) -> None:
         """Refuse unless the user has this right on the named exchange or queue."""
@@ -113,15 +122,26 @@ class Users:
     def put_user(
         self, name: str, password_hash: str, tags: tuple[str, ...], hashing: str = SHA256
     ) -> User:
-        user = User(name, password_hash, hashing, tags)
-        self.by_name[name] = user
-        self.revision += 1
-        self._store.save(UserDefinition(name, password_hash, hashing, ",".join(tags)))
-        return user
+        """Make or change a user; limits stay as they were."""
+        before = self.by_name.get(name)
+        return self._keep(User(name, password_hash, hashing, tags, before.limits if before else {}))
 
     def set_tags(self, name: str, tags: tuple[str, ...]) -> None:
-        user = replace(self.by_name[name], tags=tags)
-        self.put_user(name, user.password_hash, tags, user.hashing)
+        self._keep(replace(self.by_name[name], tags=tags))
+
+    def set_limits(self, name: str, limits: Mapping[str, int]) -> None:
+        self._keep(replace(self.by_name[name], limits=dict(limits)))
+
+    def _keep(self, user: User) -> User:
+        self.by_name[user.name] = user
+        self.revision += 1
+        options = json.dumps({"limits": dict(user.limits)}) if user.limits else "{}"
+        self._store.save(
+            UserDefinition(
+                user.name, user.password_hash, user.hashing, ",".join(user.tags), options
+            )
+        )
+        return user
 
     def delete_user(self, name: str) -> None:
         user = self.by_name.pop(name)
@@ -133,8 +153,8 @@ class Users:
         self._store.delete(UserDefinition(name, user.password_hash, user.hashing))
 
     def set_permission(self, permission: PermissionDefinition) -> None:
-        for pattern in (permission.configure, permission.write, permission.read):
-            check_pattern(pattern)
+        for one in (permission.configure, permission.write, permission.read):
+            check_pattern(one)
         self.permissions[permission.user, permission.vhost] = permission
         self.revision += 1
         self._store.save(permission)
@@ -164,8 +184,9 @@ class Users:
     ) -> None:
         if isinstance(definition, UserDefinition):
             tags = tuple(tag for tag in definition.tags.split(",") if tag)
+            limits = json.loads(definition.options).get("limits", {})
             self.by_name[definition.name] = User(
-                definition.name, definition.password_hash, definition.hashing, tags
+                definition.name, definition.password_hash, definition.hashing, tags, limits
             )
         elif isinstance(definition, PermissionDefinition):
             self.permissions[definition.user, definition.vhost] = definition

@@ -1,0 +1,66 @@
+"""Where policies and limits take effect.
+
+Of a policy: `history` on durable queues and `alternate-exchange` on exchanges, at once and on
+whatever is made later. Of limits: `max-queues` and `max-connections`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from exchange import Exchange
+from leveret.broker.policies import EXCHANGE
+from leveret.broker.vhost import NO_LIMIT
+from leveret.model.errors import NotAllowed
+from leveret.model.history import Keep
+from queues import ClassicQueue, HeldQueue
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.users import User
+    from leveret.broker.vhost import VirtualHost
+
+KEEP = {"full": Keep.FULL, "metadata": Keep.METADATA, "off": Keep.NOTHING}
+
+
+def apply_policies(broker: Broker, vhost_name: str) -> None:
+    """A policy of this vhost has changed."""
+    vhost = broker.vhosts.get(vhost_name)
+    if vhost is not None:
+        for exchange in vhost.exchanges.values():
+            apply_policy(broker, vhost, exchange)
+        for queue in vhost.queues.values():
+            apply_policy(broker, vhost, queue)
+        vhost.version += 1
+
+
+def apply_policy(broker: Broker, vhost: VirtualHost, made: Exchange | HeldQueue) -> None:
+    kind = EXCHANGE if isinstance(made, Exchange) else made.spec.kind
+    asked = broker.policies.effective(vhost.name, made.name, kind).definition
+    if isinstance(made, Exchange):
+        made.alternate = made.spec.alternate or asked.get("alternate-exchange")
+    elif isinstance(made, ClassicQueue) and made.journal is not None:
+        made.journal.keep = KEEP[asked.get("history", broker.settings.history)]
+
+
+def apply_limits(broker: Broker, vhost_name: str) -> None:
+    """A parameter of this vhost has changed, perhaps its limits."""
+    vhost = broker.vhosts.get(vhost_name)
+    if vhost is not None:
+        limits = broker.parameters.vhost_limits(vhost_name)
+        vhost.most_queues = limits.get("max-queues", NO_LIMIT)
+
+
+def require_room(broker: Broker, user: User, vhost: VirtualHost) -> None:
+    """Refuse a connection beyond the limits of its vhost or user."""
+    most = broker.parameters.vhost_limits(vhost.name).get("max-connections", NO_LIMIT)
+    if 0 <= most <= sum(one.vhost is vhost for one in broker.connections):
+        raise NotAllowed(
+            f"access to vhost '{vhost.name}' refused for user '{user.name}': "
+            f"connection limit ({most}) is reached"
+        )
+    most = broker.users.by_name[user.name].limits.get("max-connections", NO_LIMIT)
+    if 0 <= most <= sum(one.user.name == user.name for one in broker.connections):
+        raise NotAllowed(
+            f"connection refused for user '{user.name}': user connection limit ({most}) is reached"
+        )

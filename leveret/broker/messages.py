@@ -1,0 +1,246 @@
+"""Messages for fronts that are not AMQP: publish, take, look without taking, ask the way.
+
+Plain functions over the hub, on the event loop. Publishing follows the same rules as over AMQP;
+whoever publishes waits for the store's mark before saying so. Taking never loses a message to a
+caller who goes away: entries stay unacknowledged until `settle`, or go back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bindings import Binding, Destination, DestinationKind
+from exchange import explain_route, route
+from leveret.model.errors import NotImplementedHere, PreconditionFailed
+from leveret.model.message import Address, Message
+from leveret.model.properties import DIRECT_REPLY_TO, edit_headers
+from leveret.model.store import Rotten, StoredMessage
+from leveret.model.tables import Table
+from queues import ClassicQueue, Enqueued, Entry, HeldQueue, Outcome
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.users import User
+    from leveret.broker.vhost import VirtualHost
+
+LONGEST_TTL_MS = 315_360_000_000
+_SLICE_SECONDS = 0.25
+_DISK_SECONDS = 5.0
+
+
+# Publishing --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a message. When it is `stored`, it is safe once the store says so."""
+
+    routed: bool
+    taken: bool
+    stored: bool
+
+
+def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) -> Published:
+    """Judge and route one message; the right to write is the caller's to check."""
+    _judge(broker, user, message)
+    headers = message.headers()
+    keys = copy_keys(headers)
+    if "BCC" in headers:
+        message = message.with_properties(edit_headers(message.properties, frozenset({"BCC"}), {}))
+    plan = vhost.plan(message.address, keys, headers, broker.users.revision)
+    message.time_ms = broker.clock.wall_ms()
+    message.origin = broker.origin_of(vhost.name, user.name)
+    taken = broker.route(plan, message)
+    if not plan.queues:
+        broker.counters.dropped_unroutable += 1
+    broker.turn.schedule()
+    return Published(bool(plan.queues), taken is not Enqueued.REJECTED, message.stored)
+
+
+def _judge(broker: Broker, user: User, message: Message) -> None:
+    scan, limit = message.scan, broker.settings.max_message_size
+    if message.body_size > limit:
+        raise PreconditionFailed(
+            f"message size {message.body_size} is larger than max size {limit}"
+        )
+    if scan.user_id is not None and scan.user_id != user.name:
+        raise PreconditionFailed(
+            f"user_id property set to '{scan.user_id}' but authenticated user was '{user.name}'"
+        )
+    expiration = scan.expiration
+    if expiration is not None and not _is_ttl(expiration):
+        raise PreconditionFailed(f"invalid expiration '{expiration}'")
+    if scan.reply_to == DIRECT_REPLY_TO:
+        raise PreconditionFailed("fast reply consumer does not exist")
+
+
+def _is_ttl(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) <= LONGEST_TTL_MS
+
+
+def copy_keys(headers: Table) -> list[str]:
+    """Further routing keys: the arrays CC and BCC."""
+    keys: list[str] = []
+    for name in ("CC", "BCC"):
+        found = headers.get(name, [])
+        if not isinstance(found, list):
+            raise PreconditionFailed(f"invalid {name} header: not an array")
+        keys += [key for key in found if isinstance(key, str)]
+    return keys
+
+
+# Taking ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An entry that was handed out, and how many were ready behind it."""
+
+    entry: Entry
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Getter:
+    """Polls one queue on behalf of somebody (`actor` in the history)."""
+
+    broker: Broker
+    vhost: VirtualHost
+    queue: HeldQueue
+    actor: int
+
+    async def take(self, count: int, wait: float = 0) -> list[Taken]:
+        """Up to `count` entries, unacknowledged; with `wait`, hold back until there is one."""
+        taken: list[Taken] = []
+        try:
+            await self._take(count, wait, taken)
+        except BaseException:
+            self.settle(taken, Outcome.REQUEUE)
+            raise
+        if not taken:
+            self.broker.counters.get_empty += 1
+        return taken
+
+    async def _take(self, count: int, wait: float, taken: list[Taken]) -> None:
+        queue, now = self.queue, asyncio.get_running_loop().time
+        deadline, disk_deadline = now() + wait, 0.0
+        news = _News(queue)
+        while len(taken) < count and self.vhost.queues.get(queue.name) is queue:
+            entry = queue.take(self.actor, no_ack=False)
+            self.broker.turn.schedule()
+            if entry is not None:
+                taken.append(Taken(entry, queue.ready_count))
+                disk_deadline = 0.0
+                continue
+            if queue.ready_count:
+                # There is something, but it has to come from disk first.
+                disk_deadline = disk_deadline or now() + _DISK_SECONDS
+            elif taken:
+                return
+            left = max(deadline, disk_deadline) - now()
+            if left <= 0:
+                return
+            await news.wait(min(_SLICE_SECONDS, left))
+
+    def settle(self, taken: Sequence[Taken], outcome: Outcome) -> None:
+        if taken:
+            self.queue.settle([one.entry for one in taken], outcome, self.actor)
+            self.broker.turn.touch(self.queue)
+
+
+class _News:
+    """Waits for a queue's head; at most one call-back is left behind in the queue."""
+
+    def __init__(self, queue: HeldQueue) -> None:
+        self._queue = queue
+        self._arrived = asyncio.Event()
+        self._listening = False
+
+    def _tell(self) -> None:
+        self._listening = False
+        self._arrived.set()
+
+    async def wait(self, seconds: float) -> None:
+        self._arrived.clear()
+        if not self._listening:
+            self._listening = True
+            self._queue.when_head(self._tell)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._arrived.wait(), seconds)
+
+
+# Looking -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A message in a queue, looked at and left where it is; `position` counts from 1."""
+
+    position: int
+    message: Message
+    redelivered: bool
+    is_unacked: bool
+
+
+async def browse(broker: Broker, queue: HeldQueue, offset: int, count: int) -> list[Seen]:
+    """What a queue holds: unacknowledged first, then ready, in order."""
+    if not isinstance(queue, ClassicQueue):
+        raise NotImplementedHere(f"a {queue.spec.kind} queue is read by offset, not browsed")
+    entries, ids = queue.peek(offset, count)
+    unacked = queue.unacked.keys()
+    seen = [
+        Seen(offset + index, entry.message, entry.redelivered, entry.id in unacked)
+        for index, entry in enumerate(entries, 1)
+    ]
+    if not ids:
+        return seen
+    await _committed(broker)
+    start = offset + len(entries)
+    for index, stored in enumerate(await broker.store.load(ids), 1):
+        if not isinstance(stored, Rotten):
+            redelivered = queue.was_delivered(stored.id)
+            seen.append(Seen(start + index, _message(stored), redelivered, False))
+    return seen
+
+
+async def _committed(broker: Broker) -> None:
+    """Only what is committed can be read back."""
+    decided = asyncio.Event()
+    broker.turn.schedule()
+    broker.commits.after(broker.store.mark, decided.set, decided.set)
+    await decided.wait()
+
+
+def _message(stored: StoredMessage) -> Message:
+    address = Address.of(stored.exchange, stored.routing_key)
+    message = Message.build(address, stored.properties, stored.body)
+    message.id, message.time_ms, message.origin = stored.id, stored.time_ms, stored.origin
+    return message
+
+
+# Asking the way ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Which queues a message would reach, and through which bindings."""
+
+    queues: tuple[str, ...]
+    path: tuple[Binding, ...]
+
+
+def find_way(vhost: VirtualHost, exchange_name: str, routing_key: str, headers: Table) -> Way:
+    """Where a message would go now; nothing is published."""
+    exchange = vhost.exchange(exchange_name)
+    keys = [routing_key, *copy_keys(headers)]
+    if not exchange.name:
+        names = tuple(dict.fromkeys(key for key in keys if key in vhost.queues))
+        to = [Destination(DestinationKind.QUEUE, name) for name in names]
+        return Way(names, tuple(Binding.of("", one, one.name, {}) for one in to))
+    found = route(vhost.exchanges, exchange, keys, headers)
+    queues = tuple(name for name in found.queues if name in vhost.queues)
+    return Way(queues, tuple(explain_route(vhost.exchanges, exchange, keys, headers)))
