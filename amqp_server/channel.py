@@ -109,7 +109,8 @@ class Channel:
         if taken is Enqueued.REJECTED:
             something = confirms.refused()
         else:
-            something = confirms.accepted(self.broker.store.mark if message.stored else 0)
+            waits = taken is Enqueued.WAITING or (message.stored and message.scan.persistent)
+            something = confirms.accepted(self.broker.store.mark if waits else 0)
         if something:
             self.session.confirm(self)
 

@@ -13,9 +13,10 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 
 from leveret.model.errors import AccessRefused
-from leveret.model.history import EventKind
+from leveret.model.history import EventKind, Keep
 from leveret.model.message import Address, Message
 from leveret.model.store import Live, Rotten, StoredMessage
 from queues.backlog import Backlog
@@ -73,6 +74,10 @@ class ClassicQueue:
         )
 
     @property
+    def keep(self) -> Keep:
+        return self.journal.keep if self.journal is not None else Keep.NOTHING
+
+    @property
     def ready_count(self) -> int:
         return len(self.ready) + len(self.backlog) + len(self._loading_part.ids)
 
@@ -101,6 +106,8 @@ class ClassicQueue:
                 return Enqueued.TAKEN
             if message.scan.persistent:
                 self.journal.enqueued(message)
+            else:
+                self.journal.passed_through(message)
         self.ready.append(Entry(message))
         self.ready_bytes += size
         return Enqueued.TAKEN
@@ -256,7 +263,9 @@ class ClassicQueue:
         self.closed = True
         if deleted:
             if self.journal is not None:
-                self.journal.settled(EventKind.QUEUE_DELETED, self.live().ids)
+                held = [*_stored_ids(self.unacked.values()), *_stored_ids(self.ready)]
+                held += [*self._loading_part.ids, *self.backlog.part().ids]
+                self.journal.settled(EventKind.QUEUE_DELETED, held)
             self._stop_loading()
             for consumer in list(self._rota):
                 self._rota.remove(consumer)
@@ -270,15 +279,30 @@ class ClassicQueue:
         return gone
 
     def live(self) -> Live:
-        """Every stored message this queue holds, unacknowledged ones included, by id."""
+        """Every message a restart must bring back, unacknowledged ones included, by id."""
         held = [*self.unacked.values(), *self.ready]
-        entries = sorted((entry for entry in held if entry.message.stored), key=_by_id)
+        entries = sorted((entry for entry in held if entry.message.scan.persistent), key=_by_id)
         ids = array("Q", [entry.id for entry in entries])
         sizes = array("I", [entry.message.body_size for entry in entries])
         for part in (self._loading_part, self.backlog.part()):
             ids.extend(part.ids)
             sizes.extend(part.sizes)
         return Live(ids, sizes)
+
+    def peek(self, offset: int, count: int) -> tuple[list[Entry], array[int]]:
+        """What is held from place `offset` on, unacknowledged first: entries in memory, then the
+        ids of what is on disk only."""
+        unacked = sorted(self.unacked.values(), key=_by_id)
+        entries = list(islice(chain(unacked, self.ready), offset, offset + count))
+        if len(entries) == count:
+            return entries, array("Q")
+        start = max(0, offset - len(unacked) - len(self.ready))
+        on_disk = self._loading_part.ids + self.backlog.part().ids
+        return entries, on_disk[start : start + count - len(entries)]
+
+    def was_delivered(self, message_id: int) -> bool:
+        """Whether a message that is on disk only would come back as redelivered."""
+        return message_id <= self._delivered_to
 
     def snapshot(self) -> None:
         """Write down all that is held, so that a restart need not look further back."""

@@ -33,6 +33,26 @@ LEASE_MARGIN = 50_000
 AfterCommit = Callable[[int, Callable[[], None]], None]
 
 
+def write_content(store: Store, message: Message) -> None:
+    """Content joins the batch, once per message however many queues it goes to."""
+    message.stored = True
+    address, keep = message.address, message.keep
+    store.append(
+        (
+            message.id,
+            message.time_ms,
+            message.origin,
+            address.exchange,
+            address.routing_key,
+            message.properties,
+            message.body,
+            keep,
+        )
+    )
+    if keep is not Keep.NOTHING:
+        store.record(EventKind.PUBLISHED, 0, message.id, message.origin)
+
+
 class Journal:
     """`keep` is how much history wants: nothing, metadata or everything."""
 
@@ -54,24 +74,27 @@ class Journal:
         self._dirty = False
 
     def enqueued(self, message: Message) -> None:
+        """It will be there after a restart."""
         self._dirty = True
         if not message.stored:
-            message.stored = True
-            address = message.address
-            self._store.append(
-                (
-                    message.id,
-                    message.time_ms,
-                    message.origin,
-                    address.exchange,
-                    address.routing_key,
-                    message.properties,
-                    message.body,
-                    self.keep,
-                )
-            )
+            write_content(self._store, message)
         self._store.record(
             EventKind.ENQUEUED, self.queue_id, message.id, message.origin, None, message.body_size
+        )
+
+    def passed_through(self, message: Message) -> None:
+        """It lives in memory only, but history wants to know."""
+        if self.keep is Keep.NOTHING:
+            return
+        if not message.stored:
+            write_content(self._store, message)
+        self._store.record(
+            EventKind.ENQUEUED_TRANSIENT,
+            self.queue_id,
+            message.id,
+            message.origin,
+            None,
+            message.body_size,
         )
 
     def settled(self, kind: EventKind, ids: Sequence[int], actor: int = 0) -> None:

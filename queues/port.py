@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, Protocol
 
+from leveret.model.history import Keep
 from leveret.model.message import Message
 from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
@@ -16,9 +17,13 @@ from queues.spec import QueueSpec
 
 
 class Enqueued(Enum):
-    """What a queue did with a message it was given."""
+    """What a queue did with a message it was given.
+
+    `WAITING` is taken, too, but safe only when the store's current batch is.
+    """
 
     TAKEN = auto()
+    WAITING = auto()
     REJECTED = auto()
 
 
@@ -28,6 +33,7 @@ class Consumer(Protocol):
     tag: str
     no_ack: bool
     exclusive: bool
+    prefetch: int
     priority: int
     arguments: dict[str, Any]
     actor: int
@@ -58,6 +64,10 @@ class HeldQueue(Protocol):
     owner: object | None
     touched: bool
     counters: QueueCounters
+
+    @property
+    def keep(self) -> Keep:
+        """How much history wants of what passes through."""
 
     @property
     def ready_count(self) -> int: ...

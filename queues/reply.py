@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from leveret.model.history import Keep
 from leveret.model.message import Message
 from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
@@ -23,6 +24,10 @@ class ReplyQueue:
         self.counters = QueueCounters()
         self._consumer: Consumer | None = None
         self._waiting: list[Entry] = []
+
+    @property
+    def keep(self) -> Keep:
+        return Keep.NOTHING
 
     @property
     def ready_count(self) -> int:

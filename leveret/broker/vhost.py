@@ -21,6 +21,7 @@ from leveret.model.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
+from leveret.model.history import Keep
 from leveret.model.message import Address
 from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.store import (
@@ -30,7 +31,7 @@ from leveret.model.store import (
     Store,
 )
 from leveret.model.tables import Table
-from queues import Consumer, HeldQueue, QueueSpec, ReplyQueue
+from queues import Consumer, HeldQueue, LogQueue, PartitionedLog, QueueSpec, ReplyQueue
 from queues.spec import check_kind
 
 PREDECLARED = (
@@ -42,6 +43,7 @@ PREDECLARED = (
     ("amq.match", "headers"),
 )
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
+NO_LIMIT = -1
 REPLY_PREFIX = DIRECT_REPLY_TO + "."
 
 COMPARED_QUEUE_ARGUMENTS = (
@@ -49,6 +51,7 @@ COMPARED_QUEUE_ARGUMENTS = (
     "x-max-length", "x-max-length-bytes", "x-max-priority", "x-overflow",
     "x-single-active-consumer", "x-delivery-limit", "x-max-age",
     "x-stream-max-segment-size-bytes", "x-partitions", "x-cleanup-policy",
+    "x-delete-retention",
 )  # fmt: skip
 
 MakeQueue = Callable[["VirtualHost", QueueSpec, QueueDefinition], HeldQueue]
@@ -63,6 +66,7 @@ class Plan:
     queues: list[HeldQueue]
     reusable: bool
     rights: int
+    keep: Keep
 
 
 class VirtualHost:
@@ -80,7 +84,11 @@ class VirtualHost:
         self.reply_queues: dict[str, ReplyQueue] = {}
         self.version = 0
         self.queues_declared = self.queues_created = self.queues_deleted = 0
+        self.keep_unroutable = Keep.NOTHING
         self.on_queue_gone: Callable[[HeldQueue], None] = lambda queue: None
+        self.on_made: Callable[[Exchange | HeldQueue], None] = lambda made: None
+        self.options: dict[str, Any] = {}
+        self.most_queues = NO_LIMIT
         self._store = store
         self._make_queue = make_queue
         self._touch = touch
@@ -138,6 +146,7 @@ class VirtualHost:
         _check_name("exchange", spec.name)
         created = Exchange(spec)
         self.exchanges[spec.name] = created
+        self.on_made(created)
         self.version += 1
         if spec.durable:
             self._store.save(self._exchange_definition(spec))
@@ -170,6 +179,8 @@ class VirtualHost:
             )
         if if_unused and current.bindings:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
+        if isinstance(self.queues.get(name), PartitionedLog):
+            raise PreconditionFailed(f"exchange '{name}' belongs to {self._q(name)}: delete that")
         self._forget_exchange(current)
 
     def _forget_exchange(self, exchange: Exchange) -> None:
@@ -215,6 +226,7 @@ class VirtualHost:
     def _create_queue(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
         _check_name("queue", spec.name)
         check_kind(spec, self._q(spec.name))
+        self._require_room(spec.name)
         definition = QueueDefinition(
             id=next(self._queue_ids),
             vhost=self.name,
@@ -233,9 +245,17 @@ class VirtualHost:
         self.queues_created += 1
         return created
 
+    def _require_room(self, name: str) -> None:
+        if 0 <= self.most_queues <= len(self.queues):
+            raise PreconditionFailed(
+                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' "
+                f"({self.most_queues}) is reached"
+            )
+
     def adopt_queue(self, queue: HeldQueue, owner: object | None = None) -> None:
         queue.owner = owner
         self.queues[queue.name] = queue
+        self.on_made(queue)
         self.version += 1
 
     def _require_same_queue(self, current: HeldQueue, spec: QueueSpec) -> None:
@@ -273,6 +293,9 @@ class VirtualHost:
         if name not in self.queues:
             return 0
         queue = self.queue(name, owner)
+        if isinstance(queue, LogQueue) and queue.whole is not None:
+            whole = self._q(queue.whole.name)
+            raise PreconditionFailed(f"{self._q(name)} is a partition of {whole}: delete that")
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"{self._q(name)} in use")
         if if_empty and queue.ready_count:
@@ -407,9 +430,11 @@ class VirtualHost:
         queues = [self.queues[name] for name in found.queues if name in self.queues]
         if not exchange.name and address.routing_key.startswith(REPLY_PREFIX):
             reply = self.reply_queues.get(address.routing_key)
-            return Plan(self.version, exchange, [reply] if reply else [], False, rights)
+            found_queues: list[HeldQueue] = [reply] if reply else []
+            return Plan(self.version, exchange, found_queues, False, rights, Keep.NOTHING)
         reusable = found.reusable and not extra_keys
-        return Plan(self.version, exchange, queues, reusable, rights)
+        keep = max((queue.keep for queue in queues), default=self.keep_unroutable)
+        return Plan(self.version, exchange, queues, reusable, rights, keep)
 
     def still_there(self, plan: Plan) -> Plan:
         """An older plan without the queues that have gone since."""
@@ -418,7 +443,7 @@ class VirtualHost:
             for queue in plan.queues
             if self.queues.get(queue.name) is queue or queue.name in self.reply_queues
         ]
-        return Plan(self.version, plan.exchange, queues, False, plan.rights)
+        return Plan(self.version, plan.exchange, queues, False, plan.rights, plan.keep)
 
     def _route(self, exchange: Exchange, keys: list[str], headers: Table) -> Route:
         if not exchange.name:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from leveret.model.properties import Scan, scan
+from leveret.model.history import Keep
+from leveret.model.properties import Scan, headers_of, scan
 from leveret.model.tables import Table
 
 FRAME_HEADER, FRAME_BODY, FRAME_END = 2, 3, 0xCE
@@ -42,8 +43,8 @@ class Message:
     """Shared by every queue it was routed to. `id` is its global number, set when it is routed."""
 
     __slots__ = (
-        "address", "body_size", "channel", "frames", "header_size", "id", "origin", "scan",
-        "stored", "time_ms",
+        "address", "body_size", "channel", "frames", "header_size", "id", "keep", "origin",
+        "scan", "stored", "time_ms",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class Message:
         self.id = 0
         self.time_ms = 0
         self.origin = 0
+        self.keep = Keep.NOTHING  # how much history wants of it
         self.stored = False
 
     @staticmethod
@@ -95,8 +97,6 @@ class Message:
         return b"".join(parts)
 
     def headers(self) -> Table:
-        from leveret.model.properties import headers_of
-
         return headers_of(self.properties) if self.scan.has_headers else {}
 
     def content(self, channel: int, frame_max: int) -> bytes:
