@@ -250,3 +250,24 @@ CONTENT_RANGE: Final = (
     " FROM (SELECT min(id) AS low, max(id) AS high FROM messages)"
     " LEFT JOIN messages a ON a.id=low LEFT JOIN messages b ON b.id=high"
 )
+
+# -- one message's life --------------------------------------------------------------------------
+
+_ORIGIN = (
+    'o.id, o.kind, o.vhost, o."user", o.connection, o.channel, o.consumer_tag, o.created_ms,'
+    " o.closed_ms"
+)
+ONE_MESSAGE: Final = (
+    "SELECT m.id, m.time_ms, m.exchange, m.routing_key, m.properties, m.body, m.size, m.keep,"  # noqa: S608
+    f" {_ORIGIN} FROM messages m LEFT JOIN origins o ON o.id=m.origin WHERE m.id=?"
+)
+EVENTS_OF_MESSAGE: Final = (
+    "SELECT e.time_ms, e.kind, e.queue_id, q.vhost, q.name, e.detail, e.ids, e.sizes,"  # noqa: S608
+    f" {_ORIGIN} FROM events e LEFT JOIN queues q ON q.id=e.queue_id"
+    " LEFT JOIN origins o ON o.id=e.actor"
+    " WHERE e.first_id<=? AND e.last_id>=? AND instr(e.ids, ?)>0"
+    f" AND e.kind<>{int(EventKind.SNAPSHOT)} ORDER BY e.time_ms, e.id"
+)
+FIND_PROPERTIES: Final = (
+    "SELECT id FROM messages WHERE instr(properties, ?)>0 ORDER BY id DESC LIMIT ?"
+)

@@ -1,0 +1,115 @@
+"""One message's life, read from the stored history.
+
+Own read-only connection, so it works on a data directory beside the process that writes it. Slow
+compared with the rest of this room: events are packed by commit, and finding one message means
+looking through the id ranges of all of them. Meant for a person who asks, not for a program.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiosqlite
+
+from leveret.model.history import EventKind, Keep, OriginKind
+from leveret.model.store import Origin, StoreError
+from queues.storage import statements
+from queues.storage.packing import pack_ids, unpack_ids, unpack_sizes
+
+FIND_LIMIT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that happened to the message. `actor` None: the broker itself."""
+
+    time_ms: int
+    kind: EventKind
+    queue_id: int
+    vhost: str
+    queue: str
+    actor: Origin | None
+    detail: str | None
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """`body` is None when history has not kept it."""
+
+    id: int
+    time_ms: int
+    publisher: Origin | None
+    exchange: str
+    routing_key: str
+    properties: bytes
+    body: bytes | None
+    size: int
+    keep: Keep
+    happenings: tuple[Happening, ...]
+
+
+class HistoryReader:
+    """Opened for each question; questions are rare."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+
+    async def life(self, message_id: int) -> Life | None:
+        """Everything stored about a message, oldest first; None if nothing is."""
+        needle = pack_ids([message_id])
+        messages = await self._ask(statements.ONE_MESSAGE, message_id)
+        events = await self._ask(statements.EVENTS_OF_MESSAGE, message_id, message_id, needle)
+        if not messages:
+            return None
+        id_, time_ms, exchange, key, properties, body, size, keep, *origin = messages[0]
+        happenings = [_happening(row, message_id) for row in events]
+        return Life(
+            id=id_,
+            time_ms=time_ms,
+            publisher=_origin(origin),
+            exchange=exchange,
+            routing_key=key,
+            properties=properties,
+            body=body,
+            size=size,
+            keep=Keep(keep),
+            happenings=tuple(found for found in happenings if found is not None),
+        )
+
+    async def find(self, piece: bytes, limit: int = FIND_LIMIT) -> list[int]:
+        """Messages whose stored properties contain these bytes, newest first.
+
+        For a message id given by the publisher: look for its bytes, then check the property.
+        """
+        return [row[0] for row in await self._ask(statements.FIND_PROPERTIES, piece, limit)]
+
+    async def _ask(self, sql: str, *values: object) -> list[Any]:
+        address = f"file:{quote(str(self._database))}?mode=ro"
+        try:
+            async with aiosqlite.connect(address, uri=True, isolation_level=None) as connection:
+                for pragma in statements.READER_PRAGMAS:
+                    await connection.execute_fetchall(f"PRAGMA {pragma}")
+                return [tuple(row) for row in await connection.execute_fetchall(sql, values)]
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read the history in {self._database}: {error}") from error
+
+
+def _happening(row: Sequence[Any], message_id: int) -> Happening | None:
+    time_ms, kind, queue_id, vhost, queue, detail, ids, sizes, *origin = row
+    found = unpack_ids(ids)
+    if message_id not in found:
+        return None  # the bytes matched across two neighbours
+    size = None if sizes is None else unpack_sizes(sizes)[found.index(message_id)]
+    return Happening(
+        time_ms, EventKind(kind), queue_id, vhost or "", queue or "", _origin(origin), detail, size
+    )
+
+
+def _origin(row: Sequence[Any]) -> Origin | None:
+    if row[0] is None:
+        return None
+    return Origin(row[0], OriginKind(row[1]), *row[2:])
