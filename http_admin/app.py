@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from http_admin import errors
+from http_admin import errors, static
 from http_admin.answers import JsonAnswer
 from http_admin.auth import Doorkeeper
 from http_admin.guard import Guard
@@ -32,6 +32,7 @@ def create_app(broker: Broker, surroundings: Surroundings | None = None) -> Fast
     errors.install(app)
     for router in ROUTERS:
         register(app, router)
+    register(app, static.router)
     app.add_middleware(RawPath)
     app.add_middleware(Guard, bound_host=broker.settings.host)
     return app

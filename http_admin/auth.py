@@ -145,7 +145,7 @@ def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
 
 def _challenge(request: Request) -> dict[str, str] | None:
     """Tools are asked for credentials; a page's own requests must not open a browser dialog."""
-    if "sec-fetch-mode" in request.headers:
+    if request.headers.get("sec-fetch-mode", "navigate") != "navigate":
         return None
     return {"WWW-Authenticate": 'Basic realm="Leveret"'}
 

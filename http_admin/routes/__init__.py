@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from http_admin.routes import (
     connections,
+    docs,
     health,
     live,
     metrics,
@@ -23,5 +24,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     metrics.router,
     operations.router,
     connections.router,
+    docs.router,
     topology.router,
 )

@@ -1,0 +1,43 @@
+"""The API's description: FastAPI's, corrected to what this application really does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+Description = dict[str, Any]
+ABOUT = (
+    "RabbitMQ's management API, and what Leveret adds to it. Names in paths are percent-encoded: "
+    "the virtual host `/` is `%2F`. Lists take `page`, `page_size`, `name`, `use_regex`, `sort`, "
+    "`sort_reverse` and `columns`; with `page` they answer with a page, else with an array."
+)
+OPEN_PATHS = ("/api/login", "/metrics")
+
+
+def describe(app: FastAPI) -> Description:
+    """Made once, when first asked for."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title, version=app.version, description=ABOUT, routes=app.routes
+        )
+        _say_how_to_log_in(made)
+        for path, operations in made["paths"].items():
+            for operation in operations.values():
+                # Malformed requests are answered with 400 here, not with FastAPI's 422.
+                operation["responses"].pop("422", None)
+                if path in OPEN_PATHS:
+                    operation["security"] = []
+        for unused in ("HTTPValidationError", "ValidationError"):
+            made.get("components", {}).get("schemas", {}).pop(unused, None)
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+def _say_how_to_log_in(made: Description) -> None:
+    made.setdefault("components", {})["securitySchemes"] = {
+        "basic": {"type": "http", "scheme": "basic"},
+        "session": {"type": "apiKey", "in": "cookie", "name": "leveret_session"},
+    }
+    made["security"] = [{"basic": []}, {"session": []}]
