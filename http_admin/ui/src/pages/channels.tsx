@@ -10,15 +10,16 @@ import { useScope } from '../lib/session';
 import { StateBadge } from './connections';
 
 export const CHANNEL_COLUMNS: readonly Column<Channel>[] = [
-  { id: 'name', title: 'Channel', sort: 'name', render: (one) => <ChannelLink name={one.name} /> },
-  { id: 'vhost', title: 'Virtual host', sort: 'vhost', minor: true, render: (one) => one.vhost ?? '–' },
-  { id: 'user', title: 'User', sort: 'user', minor: true, render: (one) => one.user ?? '–' },
-  { id: 'mode', title: 'Mode', minor: true, render: (one) => <Mode channel={one} /> },
+  { id: 'name', title: 'Channel', sort: 'name', render: (one) => (
+    <span class="wide-name">
+      <ChannelLink name={one.name} />
+      <span class="under">{one.user} in {one.vhost} <Mode channel={one} /></span>
+    </span>
+  ) },
   { id: 'state', title: 'State', sort: 'state', render: (one) => <StateBadge state={one.state} /> },
   { id: 'consumers', title: 'Consumers', sort: 'consumer_count', numeric: true, minor: true, render: (one) => count(one.consumer_count) },
   { id: 'prefetch', title: 'Prefetch', sort: 'prefetch_count', numeric: true, minor: true, render: (one) => (one.prefetch_count === 0 ? 'no limit' : count(one.prefetch_count)) },
   { id: 'unacked', title: 'Unacked', sort: 'messages_unacknowledged', numeric: true, render: (one) => count(one.messages_unacknowledged) },
-  { id: 'unconfirmed', title: 'Unconfirmed', sort: 'messages_unconfirmed', numeric: true, minor: true, render: (one) => count(one.messages_unconfirmed) },
   { id: 'publish', title: 'Publish', sort: 'message_stats.publish_details.rate', numeric: true, render: (one) => rate(one.message_stats?.publish_details?.rate ?? 0) },
   { id: 'deliver', title: 'Deliver', sort: 'message_stats.deliver_get_details.rate', numeric: true, render: (one) => rate(one.message_stats?.deliver_get_details?.rate ?? 0) },
 ];
@@ -26,7 +27,7 @@ export const CHANNEL_COLUMNS: readonly Column<Channel>[] = [
 export function Mode({ channel }: { channel: Channel }) {
   if (channel.transactional) return <Badge tone="info" title="Transactions">tx</Badge>;
   if (channel.confirm) return <Badge tone="good" title="Publisher confirms">confirms</Badge>;
-  return <span class="muted">plain</span>;
+  return null;
 }
 
 export function ChannelsPage() {

@@ -16,7 +16,7 @@ import { retentionWords } from './logs';
 function holder(group: Group, partition: number) {
   const member = group.members.find((one) => one.partitions.includes(partition));
   if (member === undefined) return <Badge tone="warn">nobody</Badge>;
-  return <><code>{member.consumer_tag}</code> <span class="under"><ConnectionLink name={member.connection} /></span></>;
+  return <><code>{member.consumer_tag}</code> <span class="under minor"><ConnectionLink name={member.connection} /></span></>;
 }
 
 function groupColumns(group: Group): Column<GroupPartition>[] {

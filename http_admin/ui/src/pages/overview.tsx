@@ -1,3 +1,4 @@
+import type { ApiError } from '../api/client';
 import { useLive } from '../api/live';
 import type { Node, Overview, Page, Queue } from '../api/types';
 import { Badge, Card, Empty, Facts, Meter, PageHead, Snippet, Stat, Stats } from '../components/basics';
@@ -22,12 +23,14 @@ interface Health {
 }
 
 /** One verdict from alarms and from the place where messages pile up without anyone taking them. */
-function verdict(nodes: readonly Node[] | undefined, piles: readonly Queue[]): Health {
+function verdict(nodes: readonly Node[] | undefined, piles: readonly Queue[], check: ApiError | undefined): Health {
   const alarms = (nodes ?? []).flatMap((node) => [
     ...(node.mem_alarm ? [`${node.name} is out of memory: publishers are held back until it is freed.`] : []),
     ...(node.disk_free_alarm ? [`${node.name} is short of disk space: publishers are held back until some is free.`] : []),
     ...(node.running === false ? [`${node.name} is not running.`] : []),
   ]);
+  // Who may not see the nodes still learns of an alarm from the health check.
+  if (alarms.length === 0 && check?.status === 503) alarms.push(check.message);
   if (alarms.length > 0) return { tone: 'bad', title: plural(alarms.length, 'alarm'), detail: alarms.join(' ') };
   const left = piles.filter((queue) => (queue.messages_ready ?? 0) > 0 && (queue.consumers ?? 0) === 0 && queue.type !== 'stream');
   if (left.length > 0) {
@@ -61,7 +64,7 @@ const PILE_COLUMNS: readonly Column<Queue>[] = [
 function Piles({ queues }: { queues: readonly Queue[] }) {
   const waiting = queues.filter((queue) => (queue.messages ?? 0) > 0);
   return (
-    <Card title="Where messages wait" testid="piles" aside={<a href={href(['queues'], { sort: 'messages', desc: 1 })}>All queues</a>}>
+    <Card title="Where messages wait" testid="piles" aside={<a href={href(['queues'], { sort: 'messages_ready', desc: 1 })}>All queues</a>}>
       {waiting.length === 0 ? (
         <p class="muted">No queue holds a message right now.</p>
       ) : (
@@ -128,6 +131,7 @@ export function OverviewPage() {
   const base = vhost === '' ? '/api/queues' : `/api/queues/${encodeURIComponent(vhost)}`;
   const piles = useLive<Page<Queue>>(`${base}?${PILE_QUERY}`);
   const nodes = useLive<Node[]>(mayMonitor(session) ? '/api/nodes' : null);
+  const alarms = useLive<unknown>('/api/health/checks/alarms');
   const data = overview.data;
   if (data === undefined) return overview.error ? <ErrorNote error={overview.error} /> : <Loading />;
   const queues = piles.data?.items ?? [];
@@ -135,7 +139,7 @@ export function OverviewPage() {
     <>
       <PageHead title="Overview" sub={data.cluster_name} />
       {overview.error && <ErrorNote error={overview.error} />}
-      {piles.data && <HealthBanner health={verdict(nodes.data, queues)} />}
+      {piles.data && <HealthBanner health={verdict(nodes.data, queues, alarms.error)} />}
       <Totals data={data} />
       {data.object_totals?.queues === 0 && <FirstSteps data={data} />}
       <TrafficCharts totals={data.queue_totals ?? {}} stats={data.message_stats} range={range} onRange={setRange} />

@@ -57,7 +57,6 @@ function columnsFor(depths: Depths): Column<Queue>[] {
     { id: 'depth', title: 'Depth', minor: true, render: (queue) => <Sparkline values={depths.get(keyOf(queue)) ?? []} /> },
     { id: 'ready', title: 'Ready', sort: 'messages_ready', numeric: true, render: (queue) => count(queue.messages_ready) },
     { id: 'unacked', title: 'Unacked', sort: 'messages_unacknowledged', numeric: true, minor: true, render: (queue) => count(queue.messages_unacknowledged) },
-    { id: 'total', title: 'Total', sort: 'messages', numeric: true, minor: true, render: (queue) => count(queue.messages) },
     { id: 'oldest', title: 'Oldest', sort: 'oldest_ready_age_ms', numeric: true, minor: true, render: (queue) => duration(queue.oldest_ready_age_ms) },
     { id: 'in', title: 'In', sort: 'message_stats.publish_details.rate', numeric: true, minor: true, render: (queue) => rate(queue.message_stats?.publish_details?.rate ?? 0) },
     { id: 'out', title: 'Out', sort: 'message_stats.deliver_get_details.rate', numeric: true, minor: true, render: (queue) => rate(queue.message_stats?.deliver_get_details?.rate ?? 0) },
