@@ -3,6 +3,7 @@
 from bindings.binding import Binding, Destination, DestinationKind
 from bindings.headers import HeadersMatcher
 from bindings.matchers import DirectMatcher, FanoutMatcher, Matcher
+from bindings.partition import PartitionMatcher
 from bindings.topic import TopicMatcher
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "FanoutMatcher",
     "HeadersMatcher",
     "Matcher",
+    "PartitionMatcher",
     "TopicMatcher",
 ]

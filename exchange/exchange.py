@@ -12,6 +12,7 @@ from bindings import (
     FanoutMatcher,
     HeadersMatcher,
     Matcher,
+    PartitionMatcher,
     TopicMatcher,
 )
 from leveret.model.errors import PreconditionFailed
@@ -22,6 +23,10 @@ _MATCHERS: dict[str, Callable[[], Matcher]] = {
     "topic": TopicMatcher,
     "headers": HeadersMatcher,
 }
+
+
+SUPER_STREAM = "x-super-stream"
+"""The argument that makes a direct exchange the front of a partitioned log."""
 
 
 def known_kinds() -> list[str]:
@@ -54,7 +59,7 @@ class Exchange:
         self.spec = spec
         self.name = spec.name
         self.alternate = spec.alternate
-        self.matcher: Matcher = matcher or _MATCHERS[spec.kind]()
+        self.matcher: Matcher = matcher or _make_matcher(spec)
         self.bindings: dict[Binding, None] = {}
         self.had_bindings = False
         self.published_in = 0
@@ -84,3 +89,9 @@ class Exchange:
     def is_abandoned(self) -> bool:
         """An auto-delete exchange whose last binding has gone."""
         return self.spec.auto_delete and self.had_bindings and not self.bindings
+
+
+def _make_matcher(spec: ExchangeSpec) -> Matcher:
+    if spec.kind == "direct" and spec.arguments.get(SUPER_STREAM) is True:
+        return PartitionMatcher()
+    return _MATCHERS[spec.kind]()

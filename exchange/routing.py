@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bindings import Binding, DestinationKind
+from bindings import Binding, DestinationKind, PartitionMatcher
 from exchange.exchange import Exchange
 from leveret.model.tables import Table
 
@@ -31,7 +31,7 @@ def route(
     waiting = [start]
     while waiting:
         exchange = waiting.pop()
-        reusable = reusable and exchange.matcher.depends_on_key_alone
+        reusable = reusable and _is_reusable(exchange, keys, headers)
         interested = False
         for key in keys:
             for destination in exchange.matcher.match(key, headers):
@@ -43,6 +43,13 @@ def route(
         if not interested and exchange.alternate is not None:
             _visit(exchanges, exchange.alternate, visited, waiting)
     return Route(tuple(found), reusable)
+
+
+def _is_reusable(exchange: Exchange, keys: Sequence[str], headers: Table) -> bool:
+    matcher = exchange.matcher
+    if isinstance(matcher, PartitionMatcher):
+        return all(matcher.is_settled_by(key, headers) for key in keys)
+    return matcher.depends_on_key_alone
 
 
 def _visit(

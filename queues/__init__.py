@@ -5,6 +5,7 @@ from queues.entry import Entry, Outcome
 from queues.port import Consumer, Enqueued, HeldQueue
 from queues.reply import ReplyQueue
 from queues.spec import QueueSpec
+from queues.stream import LogQueue, PartitionedLog
 
 __all__ = [
     "ClassicQueue",
@@ -12,7 +13,9 @@ __all__ = [
     "Enqueued",
     "Entry",
     "HeldQueue",
+    "LogQueue",
     "Outcome",
+    "PartitionedLog",
     "QueueSpec",
     "ReplyQueue",
 ]

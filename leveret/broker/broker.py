@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec
+from leveret.broker import governing
 from leveret.broker.alarms import Alarms
 from leveret.broker.commits import Commits
+from leveret.broker.log_keeper import LogKeeper
+from leveret.broker.logs import Logs
 from leveret.broker.metrics import Metrics, queue_values
+from leveret.broker.parameters import CLUSTER_NAME, GLOBAL, Parameters
+from leveret.broker.policies import Policies
 from leveret.broker.turn import Turn
 from leveret.broker.upkeep import Upkeep
 from leveret.broker.users import User, Users, hash_password
@@ -25,7 +31,7 @@ from leveret.config import Settings
 from leveret.model.arguments import load_arguments
 from leveret.model.clock import Clock, SystemClock
 from leveret.model.counters import Counters
-from leveret.model.history import Keep
+from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.message import Message
 from leveret.model.store import (
     BindingDefinition,
@@ -35,7 +41,10 @@ from leveret.model.store import (
     Failed,
     OnCommitted,
     OnFailed,
+    Origin,
+    ParameterDefinition,
     PermissionDefinition,
+    PolicyDefinition,
     QueueDefinition,
     Recovered,
     Store,
@@ -44,7 +53,7 @@ from leveret.model.store import (
     VhostDefinition,
 )
 from queues import ClassicQueue, Enqueued, HeldQueue, QueueSpec
-from queues.journal import Journal
+from queues.journal import Journal, write_content
 
 log = logging.getLogger("leveret.broker")
 
@@ -53,7 +62,6 @@ MakeStore = Callable[[OnCommitted, OnFailed], Store]
 DEFAULT_VHOST = "/"
 BACKLOG_HIGH = 8 * 1024 * 1024
 BACKLOG_LOW = 2 * 1024 * 1024
-_KEEP = {"full": Keep.FULL, "metadata": Keep.METADATA, "off": Keep.NOTHING}
 
 
 class HeldBack(Protocol):
@@ -89,6 +97,8 @@ class Broker:
         self.store = make_store(self._committed, self._failed)
         self.users = Users(self.store)
         self.users.guest_from_anywhere = settings.allow_remote_guest
+        self.policies = Policies(self.store, lambda vhost: governing.apply_policies(self, vhost))
+        self.parameters = Parameters(self.store, lambda vhost: governing.apply_limits(self, vhost))
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[ConnectionEntry, None] = {}
         self.turn = Turn(lambda call: asyncio.get_running_loop().call_soon(call), self._flush)
@@ -97,9 +107,12 @@ class Broker:
         self.origin_ids = itertools.count(1)
         self.started_ms = self.clock.wall_ms()
         self.metrics = Metrics(self)
+        self.log_keeper = LogKeeper(self)
+        self.logs = Logs(self, self.log_keeper)
         self.upkeep = Upkeep(self)
         self._classics: dict[int, ClassicQueue] = {}
         self._held_back: dict[HeldBack, None] = {}
+        self._origins: dict[tuple[str, str], int] = {}
 
     def __repr__(self) -> str:
         return f"<Broker vhosts={len(self.vhosts)} connections={len(self.connections)}>"
@@ -134,40 +147,77 @@ class Broker:
             for queue in vhost.queues.values():
                 queue.close(deleted=False)
         await self.store.close()
+        await self.log_keeper.stop()
 
     # Publishing --------------------------------------------------------------------------------
 
     def route(self, plan: Plan, message: Message) -> Enqueued:
         """Hand a message to its queues; the one place where a message gets its number."""
         message.id = next(self._message_ids)
+        message.keep = plan.keep
         self.counters.published += 1
         exchange, queues = plan.exchange, plan.queues
         exchange.published_in += 1
         exchange.published_out += len(queues)
         taken, touch = Enqueued.TAKEN, self.turn.touch
         for queue in queues:
-            if queue.enqueue(message) is Enqueued.REJECTED:
-                taken = Enqueued.REJECTED
+            answer = queue.enqueue(message)
+            if answer is not Enqueued.TAKEN and taken is not Enqueued.REJECTED:
+                taken = answer
             if not queue.touched:
                 touch(queue)
+        if not queues and message.scan.persistent and plan.keep is not Keep.NOTHING:
+            write_content(self.store, message)
+            self.store.record(EventKind.UNROUTABLE, 0, message.id, message.origin)
+            self.turn.schedule()
         return taken
+
+    def origin_of(self, vhost: str, user: str) -> int:
+        """Who acts through the HTTP API, as the history names it; one per user and vhost."""
+        known = self._origins.get((vhost, user))
+        if known is None:
+            known = self._origins[vhost, user] = next(self.origin_ids)
+            self.store.save(
+                Origin(
+                    id=known,
+                    kind=OriginKind.PUBLISHER,
+                    vhost=vhost,
+                    user=user,
+                    connection="HTTP API",
+                    created_ms=self.clock.wall_ms(),
+                )
+            )
+        return known
+
+    @property
+    def cluster_name(self) -> str:
+        return str(self.parameters.get(GLOBAL, GLOBAL, CLUSTER_NAME) or self.settings.node_name)
 
     # Virtual hosts -----------------------------------------------------------------------------
 
-    def add_vhost(self, name: str, options: str = "{}") -> VirtualHost:
+    def add_vhost(self, name: str, options: Mapping[str, Any] | None = None) -> VirtualHost:
         vhost = self._make_vhost(name)
-        self.store.save(VhostDefinition(name, options))
-        self.turn.schedule()
+        self.set_vhost_options(vhost, options or {})
         return vhost
+
+    def set_vhost_options(self, vhost: VirtualHost, options: Mapping[str, Any]) -> None:
+        """Description, tags and the like: kept and shown."""
+        vhost.options = dict(options)
+        self.store.save(VhostDefinition(vhost.name, json.dumps(vhost.options)))
+        self.turn.schedule()
 
     def _make_vhost(self, name: str) -> VirtualHost:
         vhost = VirtualHost(name, self.store, self._make_queue, self.turn.touch, self.queue_ids)
-        vhost.on_queue_gone = self._count_gone
+        vhost.keep_unroutable = governing.KEEP[self.settings.history]
+        vhost.on_queue_gone = lambda queue: self._queue_gone(vhost, queue)
+        vhost.on_made = lambda made: governing.apply_policy(self, vhost, made)
         self.vhosts[name] = vhost
         return vhost
 
     def delete_vhost(self, name: str) -> None:
+        """Everything in it goes, and so do its clients."""
         vhost = self.vhosts.pop(name)
+        self._close_connections(f"vhost '{name}' is deleted", lambda one: one.vhost is vhost)
         for queue in list(vhost.queues.values()):
             vhost.forget_queue(queue)
         for exchange in [x for x in vhost.exchanges.values() if not _is_builtin(x.name)]:
@@ -176,18 +226,36 @@ class Broker:
             self.users.clear_permission(*key)
         for topic in [key for key in self.users.topic_permissions if key[1] == name]:
             self.users.clear_topic_permission(*topic)
+        self.policies.delete_vhost(name)
+        self.parameters.delete_vhost(name)
         self.store.delete(VhostDefinition(name))
         self.turn.schedule()
+
+    def delete_user(self, name: str) -> None:
+        """The user goes, and so do their connections."""
+        self.users.delete_user(name)
+        self._close_connections(f"user '{name}' was deleted", lambda one: one.user.name == name)
+        self.turn.schedule()
+
+    def _close_connections(self, reason: str, chosen: Callable[[ConnectionEntry], bool]) -> None:
+        for connection in [one for one in self.connections if chosen(one)]:
+            connection.close(reason)
+
+    def require_room(self, user: User, vhost: VirtualHost) -> None:
+        """May this user open one more connection here?"""
+        governing.require_room(self, user, vhost)
 
     def _make_queue(
         self, vhost: VirtualHost, spec: QueueSpec, definition: QueueDefinition
     ) -> HeldQueue:
+        if spec.kind == "stream":
+            return self.log_keeper.make(vhost, spec, definition)
         return self._classic(spec, definition)
 
     def _classic(self, spec: QueueSpec, definition: QueueDefinition) -> ClassicQueue:
         journal = None
         if definition.durable:
-            keep = _KEEP[self.settings.history]
+            keep = governing.KEEP[self.settings.history]
             journal = Journal(self.store, definition, self.commits.after, keep)
         queue = ClassicQueue(
             spec,
@@ -201,7 +269,8 @@ class Broker:
             self._classics[definition.id] = queue
         return queue
 
-    def _count_gone(self, queue: HeldQueue) -> None:
+    def _queue_gone(self, vhost: VirtualHost, queue: HeldQueue) -> None:
+        self.log_keeper.gone(vhost, queue)
         gone = self.counters.gone_queues
         for index, value in enumerate(queue_values(queue)[:7]):
             gone[index] += value
@@ -220,6 +289,7 @@ class Broker:
         self.store.flush()
 
     def _committed(self, batch: Committed) -> None:
+        self.log_keeper.committed(batch.mark, batch.logs)
         self.commits.advance(batch.mark)
         for queue_id in batch.due:
             queue = self._classics.get(queue_id)
@@ -241,6 +311,7 @@ class Broker:
     def _failed(self, batch: Failed) -> None:
         log.error("batch %d is not durable: %s", batch.mark, batch.error)
         self.alarms.set("store" if batch.is_fatal else "disk", f"{batch.error}")
+        self.log_keeper.failed()
         self.commits.fail(batch.mark)
 
     # Recovery ----------------------------------------------------------------------------------
@@ -248,7 +319,11 @@ class Broker:
     def _take_up(self, recovered: Recovered) -> None:
         kinds = recovered.definitions
         for vhost in _of(VhostDefinition, kinds):
-            self._make_vhost(vhost.name)
+            self._make_vhost(vhost.name).options = json.loads(vhost.options)
+        for policy in _of(PolicyDefinition, kinds):
+            self.policies.recover(policy)
+        for parameter in _of(ParameterDefinition, kinds):
+            self.parameters.recover(parameter)
         for account in kinds:
             if isinstance(
                 account, UserDefinition | PermissionDefinition | TopicPermissionDefinition
@@ -258,8 +333,11 @@ class Broker:
             self._take_up_exchange(exchange)
         for queue in _of(QueueDefinition, kinds):
             self._take_up_queue(queue, recovered)
+        self.log_keeper.taken_up(kinds)
         for binding in _of(BindingDefinition, kinds):
             self._take_up_binding(binding)
+        for name in self.vhosts:
+            governing.apply_limits(self, name)
 
     def _take_up_exchange(self, definition: ExchangeDefinition) -> None:
         vhost = self.vhosts.get(definition.vhost)
@@ -286,6 +364,9 @@ class Broker:
             definition.auto_delete,
             load_arguments(definition.arguments),
         )
+        if spec.kind == "stream":
+            self.log_keeper.take_up(vhost, spec, definition)
+            return
         queue = self._make_queue(vhost, spec, definition)
         if isinstance(queue, ClassicQueue):
             queue.recover(recovered.live.get(definition.id, ()), recovered.last_message_id)

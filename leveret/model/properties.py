@@ -26,7 +26,8 @@ _U64 = struct.Struct(">Q")
 _CACHEABLE = 128
 EMPTY = b"\x00\x00"
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
-_COPY_SIGNS = (b"\x02CC", b"\x03BCC")  # the keys of extra routing keys, as they stand in a table
+# Headers that have a say in routing, as their keys stand in a table.
+_ROUTING_SIGNS = (b"\x02CC", b"\x03BCC", b"\x0bx-partition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def _scan(properties: bytes) -> Scan:
         needs_care=expiration is not None
         or user_id is not None
         or reply_to == DIRECT_REPLY_TO
-        or ("headers" in spans and any(sign in properties for sign in _COPY_SIGNS)),
+        or ("headers" in spans and any(sign in properties for sign in _ROUTING_SIGNS)),
     )
 
 

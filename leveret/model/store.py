@@ -422,8 +422,8 @@ class Store(Protocol):
     def delete(self, value: Definition) -> None:
         """Remove by key; nothing happens when it is not there."""
 
-    def append_log(self, sink: LogSink, record: object) -> None:
-        """A log-mode record: written and synced in the same batch."""
+    def append_log(self, sink: LogSink, record: object, size: int = 0) -> None:
+        """A log-mode record of so many bytes: written and synced in the same batch."""
 
     def flush(self) -> None:
         """End of a loop turn: hand the batch over if the writer is free (else it follows)."""

@@ -10,10 +10,10 @@ from queues.log.compaction import compact
 from queues.log.errors import Damage, LogError, LogFailed, SpecError
 from queues.log.groups import CommitMode, Group, Lease
 from queues.log.partition import Partition, PartitionSettings
-from queues.log.partitioning import Partitioner, partition_of
 from queues.log.producers import ProducerTable, Verdict
 from queues.log.reader import LogReader
 from queues.log.retention import Retention, apply_retention
+from queues.log.sink import Numbered, PartitionSink, RetentionSink
 from queues.log.spec import (
     OffsetSpec,
     parse_interval,
@@ -32,14 +32,16 @@ __all__ = [
     "LogError",
     "LogFailed",
     "LogReader",
+    "Numbered",
     "OffsetSpec",
     "Partition",
     "PartitionSettings",
-    "Partitioner",
+    "PartitionSink",
     "ProducerMark",
     "ProducerTable",
     "Record",
     "Retention",
+    "RetentionSink",
     "SpecError",
     "Verdict",
     "apply_retention",
@@ -47,6 +49,5 @@ __all__ = [
     "parse_interval",
     "parse_max_age",
     "parse_offset_spec",
-    "partition_of",
     "resolve_offset",
 ]

@@ -47,6 +47,16 @@ class PartitionSettings:
     durable: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _Undo:
+    """How the log was before a write."""
+
+    next_offset: int
+    position: int
+    snapshot: int
+    producers: dict[bytes, int | None]
+
+
 class Partition:
     """Append to and read from the log in `directory`, which is created if missing."""
 
@@ -62,6 +72,7 @@ class Partition:
         self.view = LogView(directory, found.log_id, repair=True)
         self._failed: str | None = None
         self._closed = False
+        self._last_write: _Undo | None = None
         self._next_offset = found.next_offset
         self._last_time_ms = found.last_time_ms
         self._producers = dict(found.producers)
@@ -106,7 +117,17 @@ class Partition:
             self._take_back(position, known)
             raise LogError(f"write: {error}") from error
         self._last_time_ms = time_ms
+        self._last_write = _Undo(first, position, snapshot, known)
         return first
+
+    def take_back(self) -> None:
+        """Undo the last write, synced or not, because the batch it belongs to has failed."""
+        undo, self._last_write = self._last_write, None
+        if undo is None or self._failed is not None:
+            return
+        self._next_offset, self._snapshot = undo.next_offset, undo.snapshot
+        self._take_back(undo.position, undo.producers)
+        self.sync()
 
     def sync(self) -> int:
         """Put everything written on disk and let readers see it; returns the next offset."""
@@ -130,6 +151,7 @@ class Partition:
     def roll(self) -> None:
         """Seal the active segment and start a new one, unless it is empty."""
         self._check()
+        self._last_write = None
         if self._position == 0:
             return
         try:
@@ -193,6 +215,10 @@ class Partition:
         return self.view.end.offset
 
     @property
+    def last_time_ms(self) -> int:
+        return self._last_time_ms
+
+    @property
     def size(self) -> int:
         return self.view.size
 
@@ -202,6 +228,10 @@ class Partition:
     def damage(self) -> list[Damage]:
         """Damaged batches met so far; `view.verify()` looks for all of them."""
         return list(self.view.damage.values())
+
+    def last_sequence(self, producer_id: bytes) -> int | None:
+        """What the log holds of one producer; for the loop while no batch is being written."""
+        return self._producers.get(producer_id)
 
     def producers(self) -> Mapping[bytes, int]:
         """Last stored sequence per producer, oldest first; for opening time only."""

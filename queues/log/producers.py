@@ -61,6 +61,16 @@ class ProducerTable:
             self._last.popitem(last=False)
         return Verdict.ACCEPTED
 
+    def restore(self, producer_id: bytes, sequence: int | None) -> None:
+        """Go back to what the log holds after a write failed; None: nothing of this producer."""
+        if sequence is None:
+            self.forget(producer_id)
+        else:
+            self._last[producer_id] = sequence
+
+    def items(self) -> list[tuple[bytes, int]]:
+        return list(self._last.items())
+
     def forget(self, producer_id: bytes) -> None:
         """Take back an acceptance whose write failed: the producer may start anew."""
         self._last.pop(producer_id, None)

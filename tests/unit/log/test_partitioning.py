@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from queues.log import Partitioner, SpecError, partition_of
+from leveret.model.partitioning import Partitioner, partition_of
 
 
 def test_rabbitmq_stream_clients_choose_the_same_partition():
@@ -37,10 +37,10 @@ def test_an_explicit_partition_is_honoured_or_refused():
     partitioner = Partitioner(3)
     assert partitioner.choose(b"hello1", explicit=2) == 2
     for wrong in (-1, 3):
-        with pytest.raises(SpecError, match="no partition"):
+        with pytest.raises(ValueError, match="no partition"):
             partitioner.choose(b"", explicit=wrong)
 
 
 def test_a_log_has_partitions():
-    with pytest.raises(SpecError):
+    with pytest.raises(ValueError):
         Partitioner(0)

@@ -7,8 +7,6 @@ clients choose the same one: 32-bit murmur3 of the UTF-8 key, seed 104729, unsig
 
 import mmh3
 
-from queues.log.errors import SpecError
-
 HASH_SEED = 104_729
 
 
@@ -21,7 +19,7 @@ class Partitioner:
 
     def __init__(self, partitions: int) -> None:
         if partitions < 1:
-            raise SpecError("a log needs at least one partition")
+            raise ValueError("a log needs at least one partition")
         self.partitions = partitions
         self._next = 0
 
@@ -31,7 +29,7 @@ class Partitioner:
     def choose(self, key: bytes, explicit: int | None = None) -> int:
         if explicit is not None:
             if not 0 <= explicit < self.partitions:
-                raise SpecError(f"no partition {explicit} among {self.partitions}")
+                raise ValueError(f"no partition {explicit} among {self.partitions}")
             return explicit
         if key:
             return partition_of(key, self.partitions)

@@ -1,0 +1,137 @@
+"""One reader's place in one partition, and what has been read ahead of it.
+
+Records are handed out in order, each once; what was given back comes again, before anything new.
+At most two chunks are held: one being handed out, one read ahead on the reader thread. Records
+written a moment ago are still in the page cache and are read at once, without a change of thread.
+Event-loop thread only; a crash forgets cursors, groups keep their own offsets.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from queues.log import Lease, Record
+from queues.stream.records import LogEntry, Stamp
+
+if TYPE_CHECKING:
+    from queues.stream.reading import Reading
+
+SMALLEST_CHUNK = 64
+LARGEST_CHUNK = 2_048
+CHUNK_BYTES = 256 * 1024
+
+
+class Readable(Protocol):
+    """A partition as a cursor sees it: only what is committed."""
+
+    stamp: Stamp
+
+    @property
+    def next_offset(self) -> int: ...
+
+    def is_warm(self, offset: int) -> bool:
+        """Whether reading from there needs no disk."""
+
+    def read_now(self, offset: int, most: int, max_bytes: int) -> list[Record]: ...
+
+    def read_soon(
+        self, offset: int, most: int, max_bytes: int, done: Callable[[Sequence[Record]], None]
+    ) -> None:
+        """Read on the reader thread; `done` is called on the loop."""
+
+
+class Cursor:
+    """`resent_below`: offsets that another member of the group may have seen before."""
+
+    def __init__(
+        self,
+        log: Readable,
+        position: int,
+        wake: Callable[[], None],
+        lease: Lease[Reading] | None = None,
+        resent_below: int = 0,
+    ) -> None:
+        self.log = log
+        self.lease = lease
+        self.reading: Reading | None = None
+        self.is_closed = False
+        self._wake = wake
+        self._resent_below = resent_below
+        self._again: list[Record] = []
+        self._records: Sequence[Record] = ()
+        self._at = 0
+        self._ahead: Sequence[Record] | None = None
+        self._is_loading = False
+        self._read_from = position
+        self._chunk = SMALLEST_CHUNK
+
+    def __repr__(self) -> str:
+        held = len(self._records) - self._at + len(self._ahead or ())
+        return f"<Cursor read to {self._read_from}, {held} held, {len(self._again)} given back>"
+
+    def take(self, most: int) -> list[LogEntry]:
+        """The next entries, or none while they are being read."""
+        if self._again:
+            again, self._again = self._again[:most], self._again[most:]
+            return [LogEntry(record, self, True) for record in again]
+        if self._at >= len(self._records):
+            self._refill()
+        start, stop = self._at, self._at + most
+        records = self._records[start:stop]
+        self._at = min(stop, len(self._records))
+        if not records:
+            return []
+        if records[0].offset < self._resent_below:
+            below = self._resent_below
+            return [LogEntry(record, self, record.offset < below) for record in records]
+        return [LogEntry(record, self, False) for record in records]
+
+    def give_back(self, record: Record) -> None:
+        insort(self._again, record)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._records, self._ahead, self._again = (), None, []
+
+    def _refill(self) -> None:
+        self._records, self._at = (), 0
+        if self._ahead is not None:
+            self._records, self._ahead = self._ahead, None
+        elif not self._is_loading and self.log.is_warm(self._read_from):
+            self._read_now()
+        self._read_ahead()
+
+    def _read_now(self) -> None:
+        end = self.log.next_offset
+        if self._read_from < end:
+            most = min(end - self._read_from, LARGEST_CHUNK)
+            self._records = self.log.read_now(self._read_from, most, CHUNK_BYTES)
+            self._passed(self._records, end)
+
+    def _read_ahead(self) -> None:
+        left = self.log.next_offset - self._read_from
+        if self._is_loading or self._ahead is not None or left <= 0:
+            return
+        if self.log.is_warm(self._read_from) and self._records:
+            return
+        self._is_loading = True
+        end = self.log.next_offset
+        most = min(left, self._chunk)
+        self._chunk = min(self._chunk * 4, LARGEST_CHUNK)
+        self.log.read_soon(
+            self._read_from, most, CHUNK_BYTES, lambda records: self._loaded(records, end)
+        )
+
+    def _loaded(self, records: Sequence[Record], end: int) -> None:
+        self._is_loading = False
+        if self.is_closed:
+            return
+        self._passed(records, end)
+        self._ahead = records or None
+        self._wake()
+
+    def _passed(self, records: Sequence[Record], end: int) -> None:
+        """Nothing found below `end` means that nothing is there: compacted or damaged."""
+        self._read_from = records[-1].offset + 1 if records else max(end, self._read_from)

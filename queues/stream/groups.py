@@ -1,0 +1,145 @@
+"""A consumer group with its live members: assignment becomes cursors, commits become saved offsets.
+
+The arithmetic is `queues.log.Group`; this joins it to consumers. Offsets a settlement moves are
+saved once per settlement and partition, in the store's current batch. After a crash the group
+goes on at what was saved: records after it may come again, none is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from leveret.model.errors import PreconditionFailed
+from queues.log import CommitMode, Group, OffsetSpec, parse_offset_spec, resolve_offset
+from queues.log.groups import Rebalance
+from queues.stream.cursor import Cursor, Readable
+from queues.stream.reading import Reading
+from queues.stream.records import LogEntry
+
+SaveOffset = Callable[[int, str, int], None]
+"""queue id of the partition, group, offset"""
+
+
+class GroupLog(Readable, Protocol):
+    """A partition as a group sees it."""
+
+    id: int
+
+    @property
+    def first_offset(self) -> int: ...
+
+    def offset_for_time(self, time_ms: int) -> int: ...
+
+    def now_ms(self) -> int: ...
+
+
+class LogGroup:
+    def __init__(
+        self,
+        name: str,
+        logs: Sequence[GroupLog],
+        save: SaveOffset,
+        wake: Callable[[], None],
+        committed: Mapping[int, int] | None = None,
+    ) -> None:
+        self.name = name
+        self.logs = logs
+        self._save_offset = save
+        self._wake = wake
+        self._start = parse_offset_spec(None)
+        self._changed: dict[int, int] = {}
+        self._reached: dict[int, int] = {}
+        self._cursors: dict[int, Cursor] = {}
+        self._group: Group[Reading] = Group(
+            len(logs), start=self._start_of, save=self._changed.__setitem__, committed=committed
+        )
+
+    def __repr__(self) -> str:
+        return f"<LogGroup {self.name!r} {self._group!r}>"
+
+    # Members -----------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> list[Reading]:
+        return self._group.members
+
+    @property
+    def mode(self) -> CommitMode:
+        return self._group.mode
+
+    def join(self, member: Reading, start: OffsetSpec, mode: CommitMode) -> None:
+        """`start` counts where the group has never been; all members commit the same way."""
+        if self.members and mode is not self._group.mode:
+            raise PreconditionFailed(
+                f"invalid arg 'x-commit': the members of group '{self.name}' commit on "
+                f"{self._group.mode.value}"
+            )
+        self._group.mode = mode
+        self._start = start
+        self._apply(self._group.join(member))
+
+    def leave(self, member: Reading) -> None:
+        self._apply(self._group.leave(member))
+
+    def _apply(self, change: Rebalance[Reading]) -> None:
+        for lease in change.revoked:
+            lease.member.stop_reading(self._cursors.pop(lease.partition))
+            reached = self._reached.get(lease.partition, 0)
+            self._reached[lease.partition] = max(reached, lease.position)
+        for lease in change.granted:
+            partition = lease.partition
+            again = self._reached.get(partition, 0)
+            log = self.logs[partition]
+            cursor = Cursor(log, lease.position, self._wake, lease, again)
+            self._cursors[partition] = cursor
+            lease.member.read(cursor)
+        self._flush()
+        self._wake()
+
+    def _start_of(self, partition: int) -> int:
+        log = self.logs[partition]
+        return resolve_offset(self._start, log, log.now_ms())
+
+    # Offsets -----------------------------------------------------------------------------------
+
+    def committed(self, partition: int) -> int | None:
+        return self._group.committed(partition)
+
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        for partition, offset in offsets.items():
+            self._group.commit(partition, offset)
+        self._flush()
+
+    def reset(self, partition: int, offset: int) -> None:
+        """Back or forth; whoever reads the partition goes on there."""
+        self._apply(self._group.reset(partition, offset))
+
+    def commit_delivered(self, entries: Sequence[LogEntry]) -> bool:
+        """These go to a member now; False if they must not leave before they are saved."""
+        lease = entries[0].cursor.lease
+        assert lease is not None
+        lease.delivered([entry.id for entry in entries])
+        if self._group.mode is CommitMode.ON_ACK:
+            return True
+        must_wait = bool(self._changed)
+        self._flush()
+        return not must_wait
+
+    def acked(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if entry.cursor.lease is not None:
+                entry.cursor.lease.ack(entry.id)
+        self._flush()
+
+    def given_back(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            cursor = entry.cursor
+            if cursor.lease is not None and not cursor.is_closed:
+                cursor.lease.requeue(entry.id)
+                cursor.give_back(entry.message.record)
+
+    def _flush(self) -> None:
+        for partition, offset in self._changed.items():
+            self._save_offset(self.logs[partition].id, self.name, offset)
+        self._changed.clear()

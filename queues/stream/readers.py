@@ -1,0 +1,183 @@
+"""Everybody who reads one log: consumers for themselves, and groups.
+
+Shared by `LogQueue` (one partition) and `PartitionedLog` (several). What RabbitMQ asks of a
+consumer of a stream is asked here, in its words: a prefetch of its own, and manual acks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leveret.model.errors import NotImplementedHere, PreconditionFailed
+from queues.entry import Entry, Outcome
+from queues.log import CommitMode, OffsetSpec, SpecError, parse_offset_spec, resolve_offset
+from queues.port import Consumer, HeldQueue
+from queues.stream.cursor import Cursor
+from queues.stream.groups import GroupLog, LogGroup, SaveOffset
+from queues.stream.reading import Defer, Reading
+from queues.stream.records import LogEntry
+
+GROUP_ARGUMENT = "x-group"
+COMMIT_ARGUMENT = "x-commit"
+OFFSET_ARGUMENT = "x-stream-offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a log needs from the hub."""
+
+    touch: Callable[[HeldQueue], None]
+    save_offset: SaveOffset
+    forget_offset: Callable[[int, str], None]
+    defer: Defer
+    now_ms: Callable[[], int]
+
+
+class Readers:
+    def __init__(
+        self, queue: HeldQueue, where: str, logs: Sequence[GroupLog], around: Surroundings
+    ) -> None:
+        self._queue = queue
+        self._where = where
+        self._logs = logs
+        self._around = around
+        self._readings: dict[Consumer, Reading] = {}
+        self.groups: dict[str, LogGroup] = {}
+
+    def __len__(self) -> int:
+        return len(self._readings)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return list(self._readings)
+
+    @property
+    def unacked(self) -> int:
+        return sum(reading.unacked for reading in self._readings.values())
+
+    # Coming and going --------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        self._check(consumer)
+        start = self._start(consumer.arguments)
+        name = consumer.arguments.get(GROUP_ARGUMENT)
+        if name is None:
+            self._add_single(consumer, start)
+        else:
+            self._add_member(consumer, start, self.group(self._group_name(name)))
+        self._wake()
+
+    def _add_single(self, consumer: Consumer, start: OffsetSpec) -> None:
+        reading = Reading(self._queue, consumer, self._around.defer)
+        for log in self._logs:
+            position = resolve_offset(start, log, self._around.now_ms())
+            reading.read(Cursor(log, position, self._wake))
+        self._readings[consumer] = reading
+
+    def _add_member(self, consumer: Consumer, start: OffsetSpec, group: LogGroup) -> None:
+        mode = self._mode(consumer.arguments)
+        member = Reading(self._queue, consumer, self._around.defer, group)
+        group.join(member, start, mode)
+        self._readings[consumer] = member
+
+    def remove(self, consumer: Consumer) -> None:
+        reading = self._readings.pop(consumer, None)
+        if reading is not None:
+            if reading.group is not None:
+                reading.group.leave(reading)
+            reading.close()
+
+    def cancel_all(self) -> None:
+        """The log has gone."""
+        for consumer in self.consumers:
+            self.remove(consumer)
+            consumer.cancelled()
+
+    def close(self) -> None:
+        """The broker stops: places stay as they are saved."""
+        for reading in self._readings.values():
+            reading.close()
+
+    # Working -----------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        for reading in list(self._readings.values()):
+            reading.serve()
+
+    def settle(self, entries: Sequence[Entry], outcome: Outcome) -> int:
+        """How many of them were still held by somebody here."""
+        by_reader: dict[Reading, list[LogEntry]] = {}
+        for entry in entries:
+            if isinstance(entry, LogEntry) and entry.cursor.reading is not None:
+                by_reader.setdefault(entry.cursor.reading, []).append(entry)
+        for reading, mine in by_reader.items():
+            self._settle(reading, mine, outcome)
+        return sum(map(len, by_reader.values()))
+
+    def _settle(self, reading: Reading, entries: list[LogEntry], outcome: Outcome) -> None:
+        reading.unacked -= len(entries)
+        if reading.group is not None:
+            if outcome is Outcome.REQUEUE:
+                reading.group.given_back(entries)
+            else:
+                reading.group.acked(entries)
+        elif outcome is Outcome.REQUEUE and not reading.is_closed:
+            for entry in entries:
+                entry.cursor.give_back(entry.message.record)
+
+    def group(self, name: str) -> LogGroup:
+        """The group of that name; it is made when it is first named."""
+        found = self.groups.get(name)
+        if found is None:
+            found = self._make_group(name, {})
+        return found
+
+    def recover_group(self, name: str, committed: Mapping[int, int]) -> None:
+        self._make_group(name, committed)
+
+    def _make_group(self, name: str, committed: Mapping[int, int]) -> LogGroup:
+        group = LogGroup(name, self._logs, self._around.save_offset, self._wake, committed)
+        self.groups[name] = group
+        return group
+
+    def forget_group(self, name: str) -> None:
+        self.groups.pop(name, None)
+        for log in self._logs:
+            self._around.forget_offset(log.id, name)
+
+    def _wake(self) -> None:
+        self._around.touch(self._queue)
+
+    # What a consumer asks for ------------------------------------------------------------------
+
+    def _check(self, consumer: Consumer) -> None:
+        if consumer.no_ack:
+            raise NotImplementedHere(
+                f"automatic acknowledgement not supported by stream queues {self._where}"
+            )
+        if not consumer.prefetch:
+            raise PreconditionFailed(f"consumer prefetch count is not set for '{self._where}'")
+        if consumer.shares_credit:
+            raise NotImplementedHere(f"{self._where} does not support global qos")
+
+    def _start(self, arguments: Mapping[str, Any]) -> OffsetSpec:
+        try:
+            return parse_offset_spec(arguments.get(OFFSET_ARGUMENT))
+        except SpecError as error:
+            raise self._invalid(OFFSET_ARGUMENT, str(error)) from error
+
+    def _group_name(self, name: object) -> str:
+        if not isinstance(name, str) or not 1 <= len(name) <= 255:
+            raise self._invalid(GROUP_ARGUMENT, "must be a name of 1 to 255 characters")
+        return name
+
+    def _mode(self, arguments: Mapping[str, Any]) -> CommitMode:
+        try:
+            return CommitMode(arguments.get(COMMIT_ARGUMENT, "ack"))
+        except ValueError:
+            raise self._invalid(COMMIT_ARGUMENT, "must be ack or delivery") from None
+
+    def _invalid(self, name: str, why: str) -> PreconditionFailed:
+        return PreconditionFailed(f"invalid arg '{name}' for {self._where}: {why}")

@@ -1,0 +1,99 @@
+"""A consumer at work on a log: its credit is shared by its cursors, which take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from queues.port import Consumer, HeldQueue
+from queues.stream.cursor import Cursor
+from queues.stream.records import LogEntry
+
+if TYPE_CHECKING:
+    from queues.stream.groups import LogGroup
+
+Defer = Callable[[Callable[[], None]], None]
+"""Call when everything joined to the store's batch so far is on disk."""
+
+
+class Reading:
+    """`group` is None for a consumer that reads for itself."""
+
+    def __init__(
+        self,
+        queue: HeldQueue,
+        consumer: Consumer,
+        defer: Defer,
+        group: LogGroup | None = None,
+    ) -> None:
+        self.consumer = consumer
+        self.group = group
+        self.cursors: list[Cursor] = []
+        self.unacked = 0
+        self.is_closed = False
+        self._queue = queue
+        self._defer = defer
+        self._turn = 0
+        self._held_back = 0
+
+    def __repr__(self) -> str:
+        return f"<Reading of {self.consumer.tag!r}, {len(self.cursors)} cursors>"
+
+    @property
+    def partitions(self) -> list[int]:
+        """Which partitions it has in its group."""
+        return sorted(cursor.lease.partition for cursor in self.cursors if cursor.lease)
+
+    def read(self, cursor: Cursor) -> None:
+        """This place is read, too."""
+        cursor.reading = self
+        self.cursors.append(cursor)
+
+    def stop_reading(self, cursor: Cursor) -> None:
+        cursor.close()
+        if cursor in self.cursors:
+            self.cursors.remove(cursor)
+
+    def serve(self) -> None:
+        """Hand out what there is, as far as credit goes."""
+        consumer = self.consumer
+        while self.cursors and (credit := consumer.credit() - self._held_back) > 0:
+            entries = self._take(credit)
+            if not entries:
+                return
+            if self.group is None or self.group.commit_delivered(entries):
+                self._hand_over(entries)
+            else:
+                self._hand_over_later(entries)
+
+    def _take(self, credit: int) -> list[LogEntry]:
+        count = len(self.cursors)
+        for step in range(count):
+            at = (self._turn + step) % count
+            entries = self.cursors[at].take(credit)
+            if entries:
+                self._turn = at + 1
+                return entries
+        return []
+
+    def _hand_over(self, entries: Sequence[LogEntry]) -> None:
+        self.unacked += len(entries)
+        self._queue.counters.delivered(entries, no_ack=False)
+        self.consumer.deliver(self._queue, entries)
+
+    def _hand_over_later(self, entries: Sequence[LogEntry]) -> None:
+        """Saved first, then sent: a crash in between loses them for the group, never repeats."""
+        self._held_back += len(entries)
+
+        def now() -> None:
+            self._held_back -= len(entries)
+            if not self.is_closed:
+                self._hand_over(entries)
+
+        self._defer(now)
+
+    def close(self) -> None:
+        self.is_closed = True
+        for cursor in self.cursors:
+            cursor.close()
+        self.cursors.clear()

@@ -1,0 +1,241 @@
+"""A log of one partition: a queue that keeps its records.
+
+What is published joins the store's batch; it becomes readable when that batch is committed, and
+not before: `next_offset` moves in `committed`, on the loop. Writing, syncing and dropping segments
+belong to the writer thread, long reads to the reader thread; everything here to the event loop.
+A crash leaves what the segment files hold; consumers that read for themselves start anew where
+they ask to, groups where they committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leveret.model.errors import NotImplementedHere, PreconditionFailed
+from leveret.model.history import Keep
+from leveret.model.message import Message
+from leveret.model.store import Store
+from queues.counters import QueueCounters
+from queues.entry import Entry, Outcome
+from queues.log import Numbered, Partition, PartitionSink, ProducerTable, Record, Verdict
+from queues.port import Consumer, Enqueued
+from queues.spec import QueueSpec
+from queues.stream.readers import GROUP_ARGUMENT, Readers, Surroundings
+from queues.stream.records import Stamp
+from queues.stream.spec import LogSpec
+
+if TYPE_CHECKING:
+    from queues.stream.partitioned import PartitionedLog
+
+log = logging.getLogger("leveret.log")
+
+PRODUCER_HEADER, SEQUENCE_HEADER = "x-producer-id", "x-producer-seq"
+_PRODUCER_SIGN = b"\x0dx-producer-id"
+WARM_RECORDS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """What a log is: its number among the queues, how refusals name it, which partition it is."""
+
+    id: int
+    where: str
+    partition: int | None = None
+
+
+class LogQueue:
+    def __init__(
+        self,
+        spec: QueueSpec,
+        log_spec: LogSpec,
+        identity: LogIdentity,
+        files: tuple[Partition, Executor],
+        store: Store,
+        around: Surroundings,
+    ) -> None:
+        self.spec = spec
+        self.log_spec = log_spec
+        self.name = spec.name
+        self.id = identity.id
+        self.number = identity.partition
+        self.owner: object | None = None
+        self.touched = False
+        self.is_closed = False
+        self.counters = QueueCounters()
+        self.keep = Keep.NOTHING  # a log is its own history
+        self.partition, self._executor = files
+        self.sink = PartitionSink(self.partition, log_spec.retention)
+        self.stamp = Stamp(identity.partition)
+        self.readers = Readers(self, identity.where, [self], around)
+        self.whole: PartitionedLog | None = None
+        self.siblings: Sequence[LogQueue] = ()
+        self.duplicates = self.gaps = 0
+        self.producers = ProducerTable(self.partition.producers())
+        self._unsure: dict[bytes, int] = {}
+        self._waiters: list[Callable[[], None]] = []
+        self._where = identity.where
+        self._store = store
+        self._around = around
+        self._next_offset = self._opened_at = self.partition.next_offset
+
+    def __repr__(self) -> str:
+        return f"<LogQueue {self.name!r} {self.first_offset}..{self.next_offset}>"
+
+    # In ----------------------------------------------------------------------------------------
+
+    def enqueue(self, message: Message) -> Enqueued:
+        record: Message | Numbered = message
+        if message.scan.has_headers and _PRODUCER_SIGN in message.properties:
+            judged = self._judge(message)
+            if isinstance(judged, Enqueued):
+                return judged
+            record = judged
+        self.counters.published += 1
+        self._store.append_log(self.sink, record, message.body_size)
+        if isinstance(record, Numbered):
+            self._unsure[record.producer_id] = self._store.mark
+        return Enqueued.WAITING
+
+    def _judge(self, message: Message) -> Numbered | Message | Enqueued:
+        """A numbered message is stored once: what is to be done with this one?"""
+        headers = message.headers()
+        name, sequence = headers.get(PRODUCER_HEADER), headers.get(SEQUENCE_HEADER)
+        if not isinstance(name, str) or not isinstance(sequence, int):
+            return message
+        producer = name.encode()
+        elsewhere = [n for one in self.siblings if (n := one.producers.last(producer)) is not None]
+        verdict = self.producers.judge(producer, sequence, max(elsewhere, default=None))
+        if verdict is Verdict.ACCEPTED:
+            return Numbered(message, producer, sequence)
+        if verdict is Verdict.DUPLICATE:
+            self.duplicates += 1
+            return Enqueued.WAITING  # the first copy may still be on its way to disk
+        self.gaps += 1
+        last = max([*elsewhere, self.producers.last(producer) or 0])
+        log.warning("%s: producer %r sent %d after %d", self._where, name, sequence, last)
+        return Enqueued.REJECTED
+
+    def committed(self, next_offset: int, mark: int) -> None:
+        """The records up to here are on disk, and the batch they came with."""
+        self._next_offset = next_offset
+        if self._unsure:
+            self._unsure = {name: at for name, at in self._unsure.items() if at > mark}
+        waiters, self._waiters = self._waiters, []
+        for call in waiters:
+            call()
+        if self.readers:
+            self._around.touch(self)
+        if self.whole is not None and self.whole.readers:
+            self._around.touch(self.whole)
+
+    def failed(self) -> None:
+        """A batch was lost: producers are where the log says they are."""
+        for producer in self._unsure:
+            self.producers.restore(producer, self.partition.last_sequence(producer))
+        self._unsure.clear()
+
+    # Out ---------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        self.touched = False
+        self.readers.serve()
+
+    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
+        held = self.readers.settle(entries, outcome)
+        if outcome is Outcome.ACK:
+            self.counters.acked += held
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        if self.whole is not None and GROUP_ARGUMENT in consumer.arguments:
+            raise PreconditionFailed(
+                f"invalid arg '{GROUP_ARGUMENT}' for {self._where}: groups share the partitions "
+                f"of a log, so consume from '{self.whole.name}'"
+            )
+        self.readers.add(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.readers.remove(consumer)
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return self.readers.consumers
+
+    @property
+    def ready_count(self) -> int:
+        return self.next_offset - self.first_offset
+
+    @property
+    def unacked_count(self) -> int:
+        return self.readers.unacked
+
+    def take(self, actor: int, no_ack: bool) -> Entry | None:
+        raise NotImplementedHere(f"basic.get not supported by stream queues {self._where}")
+
+    def when_head(self, call: Callable[[], None]) -> None:
+        self._waiters.append(call)
+
+    def forget_waiter(self, call: Callable[[], None]) -> None:
+        if call in self._waiters:
+            self._waiters.remove(call)
+
+    def purge(self) -> int:
+        raise NotImplementedHere(f"queue.purge not supported by stream queues {self._where}")
+
+    def close(self, deleted: bool) -> int:
+        gone = self.ready_count
+        self.is_closed = True
+        if deleted:
+            self.readers.cancel_all()
+            for name in list(self.readers.groups):
+                self.readers.forget_group(name)
+        else:
+            self.readers.close()
+        return gone
+
+    # Reading -----------------------------------------------------------------------------------
+
+    @property
+    def first_offset(self) -> int:
+        return min(self.partition.first_offset, self._next_offset)
+
+    @property
+    def next_offset(self) -> int:
+        return self._next_offset
+
+    def offset_for_time(self, time_ms: int) -> int:
+        return min(self.partition.offset_for_time(time_ms), self._next_offset)
+
+    def now_ms(self) -> int:
+        return self._around.now_ms()
+
+    def is_warm(self, offset: int) -> bool:
+        return offset >= self._opened_at and self._next_offset - offset <= WARM_RECORDS
+
+    def read_now(self, offset: int, most: int, max_bytes: int) -> list[Record]:
+        """What is committed; looks at the disk on the calling thread."""
+        end = self._next_offset
+        records = self.partition.read(offset, most, max_bytes)
+        while records and records[-1].offset >= end:
+            records.pop()
+        return records
+
+    def read_soon(
+        self, offset: int, most: int, max_bytes: int, done: Callable[[Sequence[Record]], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._executor, self.read_now, offset, most, max_bytes)
+        future.add_done_callback(lambda result: done(self._result(result)))
+
+    def _result(self, future: asyncio.Future[list[Record]]) -> list[Record]:
+        if future.cancelled():
+            return []
+        error = future.exception()
+        if error is not None:
+            log.error("cannot read %s: %s", self._where, error)
+            return []
+        return future.result()

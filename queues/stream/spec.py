@@ -1,0 +1,114 @@
+"""What a log may be declared to be; refusals in RabbitMQ's words. Parsed once, at declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from leveret.model.errors import PreconditionFailed
+from queues.log import Retention, SpecError, parse_max_age
+from queues.log.compaction import DEFAULT_DELETE_RETENTION_MS
+from queues.log.partition import DEFAULT_SEGMENT_BYTES, MAX_SEGMENT_BYTES
+from queues.spec import QueueSpec
+
+MAX_PARTITIONS = 1_000
+_NOT_FOR_LOGS = (
+    "x-message-ttl", "x-expires", "x-dead-letter-exchange", "x-dead-letter-routing-key",
+    "x-max-length", "x-max-priority", "x-overflow", "x-single-active-consumer", "x-queue-mode",
+    "x-delivery-limit",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpec:
+    """`partitions` 0: a log of its own, not a partitioned one."""
+
+    partitions: int = 0
+    retention: Retention = field(default_factory=Retention)
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    compacted: bool = False
+    delete_retention_ms: int = DEFAULT_DELETE_RETENTION_MS
+
+
+def parse_log_spec(spec: QueueSpec, where: str) -> LogSpec:
+    _refuse_properties(spec, where)
+    for name in _NOT_FOR_LOGS:
+        if name in spec.arguments:
+            raise PreconditionFailed(
+                f"invalid arg '{name}' for {where} of queue type rabbit_stream_queue"
+            )
+    read = _Arguments(spec.arguments, spec.type_names, where)
+    segment = read.whole("x-stream-max-segment-size-bytes") or DEFAULT_SEGMENT_BYTES
+    if segment > MAX_SEGMENT_BYTES:
+        raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
+    delete_retention = read.age("x-delete-retention")
+    return LogSpec(
+        partitions=read.partitions(),
+        retention=Retention(read.age("x-max-age"), read.whole("x-max-length-bytes")),
+        segment_bytes=segment,
+        compacted=read.is_compacted(),
+        delete_retention_ms=(
+            DEFAULT_DELETE_RETENTION_MS if delete_retention is None else delete_retention
+        ),
+    )
+
+
+def _refuse_properties(spec: QueueSpec, where: str) -> None:
+    if spec.name.startswith("amq.gen-"):
+        raise PreconditionFailed("Cannot declare a server-named queue for type rabbit_stream_queue")
+    wrong = (
+        ("exclusive-owner", spec.exclusive),
+        ("auto-delete", spec.auto_delete),
+        ("non-durable", not spec.durable),
+    )
+    for name, is_so in wrong:
+        if is_so:
+            raise PreconditionFailed(f"invalid property '{name}' for {where}")
+
+
+class _Arguments:
+    def __init__(self, values: Mapping[str, Any], types: Mapping[str, str], where: str) -> None:
+        self._values = values
+        self._types = types
+        self._where = where
+
+    def whole(self, name: str) -> int | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            kind = self._types.get(name, type(value).__name__)
+            raise self._invalid(name, f'"expected integer, got {kind}"')
+        if value < 0:
+            raise self._invalid(name, f"{{value_negative,{value}}}")
+        return value
+
+    def age(self, name: str) -> int | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            kind = self._types.get(name, type(value).__name__)
+            raise self._invalid(name, f"{{unacceptable_type,{kind}}}")
+        try:
+            return parse_max_age(value)
+        except SpecError:
+            raise self._invalid(name, f"invalid_{name[2:].replace('-', '_')}") from None
+
+    def partitions(self) -> int:
+        count = self.whole("x-partitions")
+        if count is None:
+            return 0
+        if not 1 <= count <= MAX_PARTITIONS:
+            raise self._invalid("x-partitions", f"must be between 1 and {MAX_PARTITIONS}")
+        return count
+
+    def is_compacted(self) -> bool:
+        policy = self._values.get("x-cleanup-policy", "delete")
+        if policy not in ("delete", "compact"):
+            raise self._invalid("x-cleanup-policy", "must be delete or compact")
+        return bool(policy == "compact")
+
+    def _invalid(self, name: str, why: str) -> PreconditionFailed:
+        return PreconditionFailed(f"invalid arg '{name}' for {self._where}: {why}")
