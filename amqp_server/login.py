@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from leveret import __version__
 from leveret.broker import Broker
 from leveret.model.errors import BrokerError, ReplyCode
 from leveret.model.tables import decode_table
@@ -23,17 +23,10 @@ CAPABILITIES = (
 )
 
 
-def product_version() -> str:
-    try:
-        return version("leveret")
-    except PackageNotFoundError:
-        return "0.1.0"
-
-
 def server_properties(broker: Broker) -> dict[str, Any]:
     return {
         "product": broker.settings.product,
-        "version": product_version(),
+        "version": __version__,
         "platform": f"Python {platform.python_version()}",
         "copyright": "Copyright the Leveret authors",
         "information": "Leveret, a RabbitMQ-compatible broker",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from leveret.launch import RunningBroker as Broker
     from leveret.launch import ThreadedBroker, in_process_settings
 
+__version__ = "0.1.0"
 __all__ = ["Broker", "ThreadedBroker", "in_process_settings"]
 
 
