@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -75,7 +76,8 @@ def _parameters(parameters: list[dict[str, Any]]) -> str:
 def _answers(answers: dict[str, Any], schemas: dict[str, Any]) -> str:
     parts = ["<h3>Answers</h3>"]
     for status, answer in answers.items():
-        content = next(iter((answer.get("content") or {}).values()), {})
+        contents: dict[str, dict[str, Any]] = answer.get("content") or {}
+        content = next(iter(contents.values()), {})
         parts.append(f"<p><strong>{escape(status)}</strong> {escape(answer['description'])}</p>")
         if status.startswith("2") and content.get("schema"):
             parts.append(_fields(content["schema"], schemas))
@@ -103,7 +105,7 @@ def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     return each + _table(rows)
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
     lines = ["<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows]
     return f"<table>{''.join(lines)}</table>"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+
+from leveret import __version__
 
 PRODUCT = "Leveret"
 RABBITMQ_VERSION = "3.13.7"
@@ -17,12 +17,8 @@ EXCHANGE_TYPES = (
 )
 
 
-@cache
 def product_version() -> str:
-    try:
-        return version("leveret")
-    except PackageNotFoundError:
-        return "0.1.0"
+    return __version__
 
 
 def runtime_version() -> str:

@@ -98,6 +98,7 @@ def queue_row(
 ) -> Row:
     series = broker.metrics.queues.get(queue)
     spec = queue.spec
+    governed = broker.policies.effective(vhost.name, queue.name, spec.kind)
     row: Row = {
         "name": queue.name,
         "vhost": vhost.name,
@@ -110,9 +111,9 @@ def queue_row(
         "state": "running",
         "consumers": len(queue.consumers),
         "consumer_utilisation": 1.0 if queue.consumers and not queue.ready_count else 0.0,
-        "policy": None,
-        "operator_policy": None,
-        "effective_policy_definition": {},
+        "policy": governed.policy,
+        "operator_policy": governed.operator_policy,
+        "effective_policy_definition": dict(governed.definition),
         "exclusive_consumer_tag": None,
         "memory": 0,
         **lengths(queue.ready_count, queue.unacked_count, series, QUEUE_FIELDS, ask),
@@ -154,7 +155,7 @@ def exchange_row(
         "auto_delete": spec.auto_delete,
         "internal": spec.internal,
         "arguments": dict(spec.arguments),
-        "policy": None,
+        "policy": broker.policies.effective(vhost.name, exchange.name, "exchange").policy,
         "user_who_performed_action": "rmq-internal" if exchange.name.startswith("amq.") else "",
     }
     values = (exchange.published_in, exchange.published_out)

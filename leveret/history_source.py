@@ -31,6 +31,6 @@ class StoredHistory:
         from spark_sink.readers import answer_export
 
         try:
-            return answer_export(data_dir, params, vhosts)
+            yield from answer_export(data_dir, params, vhosts)
         except SourceError as error:
             raise ValueError(str(error)) from error

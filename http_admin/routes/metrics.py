@@ -12,7 +12,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from http_admin.auth import Hub, require_tag
-from http_admin.cluster import cluster_name
 from http_admin.metrics import gather, identity
 from http_admin.metrics_objects import gather_detailed, gather_objects
 
@@ -41,13 +40,13 @@ async def _written(request: Request, families: Iterable[Metric]) -> Response:
 @router.get("/metrics", responses=_TEXT)
 async def metrics(request: Request, hub: Hub) -> Response:
     """Sums over everything, in the Prometheus text format; no names of objects."""
-    return await _written(request, gather(hub, "aggregated", cluster_name(hub)))
+    return await _written(request, gather(hub, "aggregated", hub.cluster_name))
 
 
 @router.get("/metrics/per-object", responses=_TEXT, dependencies=[require_tag("monitoring")])
 async def metrics_per_object(request: Request, hub: Hub) -> Response:
     """A sample per queue, exchange and connection."""
-    named = identity(hub, "per-object", cluster_name(hub))
+    named = identity(hub, "per-object", hub.cluster_name)
     return await _written(request, [*named, *gather_objects(hub)])
 
 
@@ -60,6 +59,6 @@ async def metrics_detailed(
     queue: Annotated[list[str], Query()] = [],  # noqa: B006
 ) -> Response:
     """Samples per object of the families named, for some vhosts or queues only."""
-    named = identity(hub, "detailed", cluster_name(hub))
+    named = identity(hub, "detailed", hub.cluster_name)
     chosen = gather_detailed(hub, set(family), set(vhost), set(queue))
     return await _written(request, [*named, *chosen])

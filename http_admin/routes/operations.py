@@ -102,6 +102,8 @@ def _empty(hub: Broker) -> None:
         hub.delete_vhost(vhost)
     for user in list(hub.users.by_name):
         hub.users.delete_user(user)
+    for key, _ in hub.parameters:
+        hub.parameters.delete(*key)
     hub.add_vhost(DEFAULT_VHOST)
     name = hub.settings.default_user
     if name:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from http_admin import process
 from http_admin.auth import CurrentUser, Hub, require_tag, sees_everything, visible_vhosts
-from http_admin.cluster import cluster_name
+from http_admin.durable import until_durable
 from http_admin.errors import not_found
 from http_admin.product import (
     EXCHANGE_TYPES,
@@ -24,6 +24,7 @@ from http_admin.surroundings import Around, Surroundings
 from http_admin.views import Row, lengths, message_stats, rate, total_stats
 from leveret.broker import Broker, ConnectionEntry, User, VirtualHost
 from leveret.broker.metrics import QUEUE_FIELDS, TOTAL_FIELDS, queue_values
+from leveret.broker.parameters import CLUSTER_NAME, GLOBAL
 
 router = APIRouter(prefix="/api", tags=["overview"])
 CHURN = (
@@ -60,7 +61,7 @@ def _names(hub: Broker) -> Row:
         "product_name": PRODUCT,
         "product_version": product_version(),
         "rabbitmq_version": RABBITMQ_VERSION,
-        "cluster_name": cluster_name(hub),
+        "cluster_name": hub.cluster_name,
         "cluster_tags": {},
         "node": hub.settings.node_name,
         "node_tags": {},
@@ -153,7 +154,14 @@ class ClusterName(BaseModel):
 @router.get("/cluster-name", response_model=ClusterName)
 def get_cluster_name(hub: Hub, user: CurrentUser) -> Row:
     """What the broker calls its cluster."""
-    return {"name": cluster_name(hub)}
+    return {"name": hub.cluster_name}
+
+
+@router.put("/cluster-name", status_code=204, dependencies=[require_tag()])
+async def put_cluster_name(body: ClusterName, hub: Hub) -> None:
+    """Name the cluster."""
+    hub.parameters.put(GLOBAL, GLOBAL, CLUSTER_NAME, body.name)
+    await until_durable(hub)
 
 
 @router.get("/version", response_model=str)
