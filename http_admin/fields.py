@@ -1,0 +1,21 @@
+"""Fields of request bodies in the forms that RabbitMQ's tools write them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+
+def _tags(value: Any) -> Any:
+    """`"a,b"` and `["a", "b"]` are the same."""
+    if isinstance(value, str):
+        return [tag.strip() for tag in value.split(",") if tag.strip()]
+    return value
+
+
+Tags = Annotated[list[str], BeforeValidator(_tags)]
+
+
+class LimitBody(BaseModel):
+    value: int = Field(ge=-(1 << 31), lt=1 << 31, description="A number; -1 is no limit.")
