@@ -19,7 +19,8 @@ _NUMBERS = itertools.count(1)
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
     """Makes names that no other test uses."""
-    yield lambda: f"{request.node.name}-{os.getpid()}-{next(_NUMBERS)}"
+    test = request.node.originalname
+    yield lambda: f"{test}-{os.getpid()}-{next(_NUMBERS)}"
 
 
 @pytest.fixture
