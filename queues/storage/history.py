@@ -1,18 +1,19 @@
 """One message's life, read from the stored history.
 
-Own read-only connection, so it works on a data directory beside the process that writes it. Slow
-compared with the rest of this room: events are packed by commit, and finding one message means
-looking through the id ranges of all of them. Meant for a person who asks, not for a program.
+Own read-only connection on a borrowed thread, so it works on a data directory beside the process
+that writes it. Slow compared with the rest of this room: events are packed by commit, and finding
+one message means looking through the id ranges of all of them. Meant for a person who asks, not
+for a program.
 """
 
+import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
-import aiosqlite
 
 from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.store import Origin, StoreError
@@ -60,13 +61,25 @@ class HistoryReader:
 
     async def life(self, message_id: int) -> Life | None:
         """Everything stored about a message, oldest first; None if nothing is."""
-        needle = pack_ids([message_id])
-        messages = await self._ask(statements.ONE_MESSAGE, message_id)
-        events = await self._ask(statements.EVENTS_OF_MESSAGE, message_id, message_id, needle)
-        if not messages:
-            return None
-        id_, time_ms, exchange, key, properties, body, size, keep, *origin = messages[0]
-        happenings = [_happening(row, message_id) for row in events]
+        return await asyncio.to_thread(self._life, message_id)
+
+    async def find(self, piece: bytes, limit: int = FIND_LIMIT) -> list[int]:
+        """Messages whose stored properties contain these bytes, newest first.
+
+        For a message id given by the publisher: look for its bytes, then check the property.
+        """
+        return await asyncio.to_thread(self._find, piece, limit)
+
+    def _life(self, message_id: int) -> Life | None:
+        with self._open() as connection:
+            row = connection.execute(statements.ONE_MESSAGE, (message_id,)).fetchone()
+            if row is None:
+                return None
+            events = connection.execute(
+                statements.EVENTS_OF_MESSAGE, (message_id, message_id, pack_ids([message_id]))
+            ).fetchall()
+        id_, time_ms, exchange, key, properties, body, size, keep, *origin = row
+        happenings = [_happening(event, message_id) for event in events]
         return Life(
             id=id_,
             time_ms=time_ms,
@@ -80,20 +93,19 @@ class HistoryReader:
             happenings=tuple(found for found in happenings if found is not None),
         )
 
-    async def find(self, piece: bytes, limit: int = FIND_LIMIT) -> list[int]:
-        """Messages whose stored properties contain these bytes, newest first.
+    def _find(self, piece: bytes, limit: int) -> list[int]:
+        with self._open() as connection:
+            rows = connection.execute(statements.FIND_PROPERTIES, (piece, limit)).fetchall()
+        return [row[0] for row in rows]
 
-        For a message id given by the publisher: look for its bytes, then check the property.
-        """
-        return [row[0] for row in await self._ask(statements.FIND_PROPERTIES, piece, limit)]
-
-    async def _ask(self, sql: str, *values: object) -> list[Any]:
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
         address = f"file:{quote(str(self._database))}?mode=ro"
         try:
-            async with aiosqlite.connect(address, uri=True, isolation_level=None) as connection:
+            with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
                 for pragma in statements.READER_PRAGMAS:
-                    await connection.execute_fetchall(f"PRAGMA {pragma}")
-                return [tuple(row) for row in await connection.execute_fetchall(sql, values)]
+                    connection.execute(f"PRAGMA {pragma}").fetchall()
+                yield connection
         except sqlite3.Error as error:
             raise StoreError(f"cannot read the history in {self._database}: {error}") from error
 

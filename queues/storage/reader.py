@@ -65,7 +65,10 @@ class Reader:
         async with self._opening:
             if self._connection is None:
                 address = f"file:{quote(str(self._database))}?mode=ro"
-                connection = await aiosqlite.connect(address, uri=True, isolation_level=None)
+                connection = aiosqlite.connect(address, uri=True, isolation_level=None)
+                # A process that ends without closing its store must still end.
+                connection._thread.daemon = True
+                await connection
                 connection.text_factory = bytes
                 for pragma in statements.READER_PRAGMAS:
                     await connection.execute_fetchall(f"PRAGMA {pragma}")

@@ -253,6 +253,36 @@ async def test_reading_a_closed_store_is_refused(harness: Harness):
         await harness.store.load([1])
 
 
+FORGET_TO_CLOSE = """
+import asyncio, sys
+from pathlib import Path
+from tests.contract.stores import Harness
+
+async def main():
+    harness = Harness(Path(sys.argv[1]))
+    harness.declare()
+    harness.publish()
+    await harness.durable()
+    print(await harness.bodies([1]))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_that_forgets_to_close_still_ends(tmp_path: Path):
+    child = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", FORGET_TO_CLOSE, str(tmp_path)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert child.stdout == "[b'hello']\n", child.stderr
+    assert child.returncode == 0
+    harness = Harness(tmp_path)
+    assert harness.live() == [1]
+    assert not harness.recovered.clean
+    await harness.close()
+
+
 WRITE_UNTIL_IT_FAILS = """
 import asyncio, resource, signal, sys
 from pathlib import Path
