@@ -89,6 +89,28 @@ function page(route: Route) {
   }
 }
 
+/**
+ * Remembers only that someone signed in here, never who or how: a first visit then shows the form
+ * at once instead of asking the server and being refused.
+ */
+const marker = {
+  get: (): boolean => {
+    try {
+      return localStorage.getItem('leveret.signed-in') === '1';
+    } catch {
+      return true;
+    }
+  },
+  set: (on: boolean): void => {
+    try {
+      if (on) localStorage.setItem('leveret.signed-in', '1');
+      else localStorage.removeItem('leveret.signed-in');
+    } catch {
+      // Storage is forbidden here: the server is asked each time.
+    }
+  },
+};
+
 type Gate = { state: 'asking' } | { state: 'out'; note?: string } | { state: 'in'; session: Session } | { state: 'down'; error: unknown };
 
 export function App() {
@@ -96,24 +118,31 @@ export function App() {
   const route = useRoute();
   const [theme] = useStored('leveret.theme', 'system');
   const enter = (session: Session): void => {
+    marker.set(true);
     resetLive();
     setGate({ state: 'in', session });
   };
+  const out = (note?: string): void => {
+    marker.set(false);
+    setGate({ state: 'out', note });
+  };
   const check = async (): Promise<void> => {
+    if (!marker.get()) return out();
     try {
       enter(await whoami());
     } catch (error) {
       const refused = error instanceof ApiError && (error.status === 401 || error.status === 403);
-      setGate(refused ? { state: 'out' } : { state: 'down', error });
+      if (refused) out();
+      else setGate({ state: 'down', error });
     }
   };
   useEffect(() => {
-    whenSignedOut(() => setGate({ state: 'out', note: 'Your session has ended. Please sign in again.' }));
+    whenSignedOut(() => out('Your session has ended. Please sign in again.'));
     applyTheme(storedTheme(theme));
     void check();
   }, []);
   const leave = async (): Promise<void> => {
-    if (await attempt(signOut, '')) setGate({ state: 'out', note: 'You have signed out.' });
+    if (await attempt(signOut, '')) out('You have signed out.');
   };
   return (
     <>

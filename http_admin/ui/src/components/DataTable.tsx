@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from 'preact';
 import type { Page } from '../api/types';
-import { count } from '../lib/format';
+import { count, plural } from '../lib/format';
 import { toggled, type Sorting } from '../lib/sort';
 import { Icon } from './Icon';
 
@@ -115,7 +115,7 @@ export function Pager<Row>({ data, onPage, noun }: { data: Page<Row>; onPage: (p
   return (
     <div class="pager">
       <span role="status" data-testid="pager-status">
-        {data.filtered_count === 0 ? `No ${noun} match` : `${count(first)}–${count(last)} of ${count(data.filtered_count)} ${noun}${filtered}`}
+        {data.filtered_count === 0 ? `No ${noun} match` : `${count(first)}–${count(last)} of ${plural(data.filtered_count, noun.slice(0, -1))}${filtered}`}
       </span>
       {data.page_count > 1 && (
         <span class="pager-buttons">

@@ -110,7 +110,7 @@ export function Shell({ session, section, onSignOut, children }: ShellProps) {
   const [stored, setVhost] = useStored('leveret.vhost', '');
   const vhosts = useOnce<Vhost[]>('/api/vhosts');
   const overview = useOnce<Overview>('/api/overview');
-  const names = vhosts.data ?? [];
+  const names = vhosts.data ?? (vhosts.error ? [{ name: '/' }] : []);
   const vhost = vhosts.data && !names.some((one) => one.name === stored) ? '' : stored;
   useEffect(() => setOpen(false), [location.hash]);
   useEffect(() => void vhosts.refresh(), [section]);
