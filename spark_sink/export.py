@@ -194,6 +194,8 @@ def export(spark: SparkSession, plan: Plan, console: Console) -> Target:
         target.replace(staged)
     except PySparkException as error:
         raise SourceError(f"Spark failed: {_first_line(error)}") from error
+    except OSError as error:
+        raise SourceError(f"Cannot write to {plan.directory}: {error}.") from error
     finally:
         source.close()
     for table in plan.tables:
@@ -238,8 +240,16 @@ class TableExport:
         return batch
 
     def _stream(self, cut: dict[str, int], meter: Meter) -> None:
+        from pyspark.errors import PySparkException
+
+        failed: list[Exception] = []
+
         def write(frame: DataFrame, batch_id: int) -> None:
-            batch = self.write(frame, batch_id)
+            try:
+                batch = self.write(frame, batch_id)
+            except Exception as error:
+                failed.append(error)
+                raise
             meter.advance(batch.rows, batch.bytes)
 
         stream = self._spark.readStream.format("leveret").options(**self._options())
@@ -254,6 +264,9 @@ class TableExport:
         )
         try:
             query.awaitTermination()
+        except PySparkException as error:
+            # Spark wraps what was raised in here into many lines; the first cause is clearer.
+            raise (failed or [error])[0] from None
         finally:
             query.stop()
 
@@ -321,7 +334,7 @@ def shape(frame: DataFrame, table: str, kind: str) -> DataFrame:
     if kind == "csv":
         for field in frame.schema.fields:
             if field.dataType.typeName() == "binary":
-                frame = frame.withColumn(field.name, f.base64(field.name))
+                frame = frame.withColumn(field.name, f.translate(f.base64(field.name), "\r\n", ""))
             elif field.dataType.typeName() == "map":
                 frame = frame.withColumn(field.name, f.to_json(field.name))
     return frame

@@ -7,6 +7,7 @@ no PySpark, no Java, a master that is no master or does not answer.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import socket
@@ -96,7 +97,7 @@ def start(name: str, master: str, settings: dict[str, str] | None = None) -> Spa
     for key, value in (SETTINGS | _network(master) | (settings or {})).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if not _LOCAL.fullmatch(master):
         spark.sparkContext.addPyFile(str(_shipped()))
     spark_sink.register(spark)

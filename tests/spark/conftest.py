@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from spark_sink.session import start
+from spark_sink.session import SETTINGS, start
+
+# Compiling costs more than these few rows do: the quick compiler, and no generated code.
+QUICK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": (
+        SETTINGS["spark.driver.extraJavaOptions"] + " -XX:TieredStopAtLevel=1"
+    ),
+}
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    session = start(
-        "tests", "local[2]", {"spark.sql.warehouse.dir": str(warehouse),
-                              "spark.sql.shuffle.partitions": "2"}
-    )  # fmt: skip
+    warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    session = start("tests", "local[2]", QUICK | warehouse)
     yield session
     session.stop()

