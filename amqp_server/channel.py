@@ -29,6 +29,7 @@ from amqp_server.transaction import Transaction
 from leveret.broker import Plan, Right
 from leveret.model.errors import (
     AccessRefused,
+    BrokerError,
     NotAllowed,
     NotImplementedHere,
     PreconditionFailed,
@@ -37,7 +38,7 @@ from leveret.model.errors import (
 from leveret.model.history import OriginKind
 from leveret.model.message import Message
 from leveret.model.properties import DIRECT_REPLY_TO
-from leveret.model.store import Origin
+from leveret.model.store import Origin, StoreState
 from queues import Enqueued, Entry, HeldQueue, Outcome, ReplyQueue
 
 if TYPE_CHECKING:
@@ -146,12 +147,28 @@ class Channel:
 
     # Waiting for disk --------------------------------------------------------------------------
 
-    def hold(self, mark: int, then: Callable[[], None]) -> None:
+    def hold(self, mark: int, then: Callable[[], None], all_or_nothing: bool = False) -> None:
         """Handle nothing more on this channel until batch `mark` is on disk, then go on."""
         if self.inbox is None:
             self.inbox = deque()
         self.broker.turn.schedule()
-        self.broker.commits.after(mark, lambda: self.go_on(then))
+        self.broker.commits.after(
+            mark, lambda: self.go_on(then), lambda: self._not_durable(then, all_or_nothing)
+        )
+
+    def _not_durable(self, then: Callable[[], None], all_or_nothing: bool) -> None:
+        """The batch is lost. Of it, acks and definitions join the next one; publishes do not."""
+        store = self.broker.store
+        if all_or_nothing or store.state is StoreState.FAILED:
+            self.go_on(self._require_store)
+        else:
+            self.hold(store.mark, then)
+
+    def _require_store(self) -> None:
+        reason = self.broker.alarms.reason or "the disk is full"
+        if self.broker.store.state is StoreState.FAILED:
+            raise BrokerError(reason)
+        raise BrokerError(reason, ReplyCode.RESOURCE_ERROR)
 
     def go_on(self, then: Callable[[], None]) -> None:
         inbox, self.inbox = self.inbox, None
@@ -162,12 +179,12 @@ class Channel:
                 return
             self.session.run(self.number, inbox.popleft())
 
-    def reply(self, method: Method, durable: bool = False) -> None:
+    def reply(self, method: Method, durable: bool = False, all_or_nothing: bool = False) -> None:
         """Answer now, or when everything done so far is on disk."""
         frame = encode_method(self.number, method)
         mark = self.broker.store.mark
         if durable and mark > self.broker.commits.committed:
-            self.hold(mark, lambda: self.session.send(frame))
+            self.hold(mark, lambda: self.session.send(frame), all_or_nothing)
         else:
             self.session.send(frame)
 
@@ -395,8 +412,10 @@ class Channel:
     def _tx_commit(self, method: Any) -> None:
         if self.transaction is None:
             raise PreconditionFailed("channel is not transactional")
+        if self.broker.store.state in (StoreState.DISK_FULL, StoreState.FAILED):
+            self._require_store()
         self.transaction.commit(self)
-        self.reply(commands.Tx.CommitOk(), durable=True)
+        self.reply(commands.Tx.CommitOk(), durable=True, all_or_nothing=True)
 
     def _tx_rollback(self, method: Any) -> None:
         if self.transaction is None:

@@ -22,6 +22,7 @@ from leveret.model.store import (
     Snapshot,
     Store,
     StoredMessage,
+    StoreState,
 )
 from queues.entry import Entry
 
@@ -30,7 +31,8 @@ log = logging.getLogger("leveret.queues")
 LEASE_STEP = 200_000
 LEASE_MARGIN = 50_000
 
-AfterCommit = Callable[[int, Callable[[], None]], None]
+Call = Callable[[], None]
+AfterCommit = Callable[[int, Call, Call | None], None]
 
 
 def write_content(store: Store, message: Message) -> None:
@@ -97,10 +99,12 @@ class Journal:
             message.body_size,
         )
 
-    def settled(self, kind: EventKind, ids: Sequence[int], actor: int = 0) -> None:
+    def settled(
+        self, kind: EventKind, ids: Sequence[int], actor: int = 0, detail: str | None = None
+    ) -> None:
         if ids:
             self._dirty = True
-            self._store.record_many(kind, self.queue_id, ids, actor)
+            self._store.record_many(kind, self.queue_id, ids, actor, detail)
 
     def delivered(self, entries: Sequence[Entry], actor: int) -> None:
         last = entries[-1].id
@@ -136,7 +140,12 @@ class Journal:
             self.lease = asked
             granted()
 
-        self._after_commit(self._store.mark, grant)
+        def ask_again() -> None:
+            # After a full disk the request is part of the next batch; a failed store has none.
+            if self._store.state is not StoreState.FAILED:
+                self._after_commit(self._store.mark, grant, ask_again)
+
+        self._after_commit(self._store.mark, grant, ask_again)
 
     async def load(self, ids: Sequence[int]) -> list[StoredMessage | Rotten]:
         """Content from disk; what was enqueued a moment ago has to get there first."""
@@ -145,7 +154,7 @@ class Journal:
 
     async def _until_committed(self) -> None:
         decided = asyncio.Event()
-        self._after_commit(self._store.mark, decided.set)
+        self._after_commit(self._store.mark, decided.set, None)
         await decided.wait()
 
     def unreadable(self, rotten: Rotten) -> None:

@@ -18,6 +18,8 @@ from exchange import ExchangeSpec
 from leveret.broker import governing
 from leveret.broker.alarms import Alarms
 from leveret.broker.commits import Commits
+from leveret.broker.dead_letters import republish
+from leveret.broker.deadlines import Deadlines
 from leveret.broker.log_keeper import LogKeeper
 from leveret.broker.logs import Logs
 from leveret.broker.metrics import Metrics, queue_values
@@ -54,6 +56,7 @@ from leveret.model.store import (
 )
 from queues import ClassicQueue, Enqueued, HeldQueue, QueueSpec
 from queues.journal import Journal, write_content
+from queues.port import Upward
 
 log = logging.getLogger("leveret.broker")
 
@@ -106,6 +109,7 @@ class Broker:
         self.queue_ids = itertools.count(1)
         self.origin_ids = itertools.count(1)
         self.started_ms = self.clock.wall_ms()
+        self.deadlines = Deadlines(self.clock, self.turn.touch)
         self.metrics = Metrics(self)
         self.log_keeper = LogKeeper(self)
         self.logs = Logs(self, self.log_keeper)
@@ -143,6 +147,7 @@ class Broker:
     async def stop(self) -> None:
         """Everything taken is committed; queues write where they stopped."""
         await self.upkeep.stop()
+        self.deadlines.stop()
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 queue.close(deleted=False)
@@ -250,9 +255,11 @@ class Broker:
     ) -> HeldQueue:
         if spec.kind == "stream":
             return self.log_keeper.make(vhost, spec, definition)
-        return self._classic(spec, definition)
+        return self._classic(vhost, spec, definition)
 
-    def _classic(self, spec: QueueSpec, definition: QueueDefinition) -> ClassicQueue:
+    def _classic(
+        self, vhost: VirtualHost, spec: QueueSpec, definition: QueueDefinition
+    ) -> ClassicQueue:
         journal = None
         if definition.durable:
             keep = governing.KEEP[self.settings.history]
@@ -260,7 +267,7 @@ class Broker:
         queue = ClassicQueue(
             spec,
             definition.id,
-            self.turn.touch,
+            self._upward(vhost),
             journal,
             self.settings.queue_window,
             self.settings.queue_window_bytes,
@@ -268,6 +275,20 @@ class Broker:
         if journal is not None:
             self._classics[definition.id] = queue
         return queue
+
+    def _upward(self, vhost: VirtualHost) -> Upward:
+        return Upward(
+            self.turn.touch,
+            self.deadlines.look_at,
+            lambda queue, messages, reason: republish(self, vhost, queue, messages, reason),
+            lambda queue: self._retire(vhost, queue),
+            self.clock.wall_ms,
+        )
+
+    def _retire(self, vhost: VirtualHost, queue: HeldQueue) -> None:
+        """A queue nobody has used for longer than it was meant to wait."""
+        vhost.forget_queue(queue)
+        self.turn.schedule()
 
     def _queue_gone(self, vhost: VirtualHost, queue: HeldQueue) -> None:
         self.log_keeper.gone(vhost, queue)
@@ -354,6 +375,8 @@ class Broker:
             )
 
     def _take_up_queue(self, definition: QueueDefinition, recovered: Recovered) -> None:
+        if definition.id in recovered.damaged:
+            log.error("queue %r: %s", definition.name, recovered.damaged[definition.id])
         vhost = self.vhosts.get(definition.vhost)
         if vhost is None or not definition.durable:
             return

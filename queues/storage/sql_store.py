@@ -9,6 +9,7 @@ A crash loses the batches not reported committed and nothing else.
 """
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -54,6 +55,9 @@ RETRY_SECONDS: Final = 0.25
 
 BUSY_SECONDS: Final = 30.0
 """How long to wait for somebody who opened our database to write; only we should."""
+
+WEAKER_SYNC_FOR_TESTS: Final = "LEVERET_TEST_SYNCHRONOUS"
+"""The power-loss tests' negative control: with NORMAL, confirmed messages must get lost."""
 
 
 def wall_clock_ms() -> int:
@@ -194,6 +198,7 @@ class SqlStore(FillingStore):
             self._on_swept(report.usage)
         elif isinstance(report, Broken):
             self.state = StoreState.FAILED
+            self._on_failed(Failed(self.committed, report.error))
         else:
             self._on_closed()
 
@@ -316,7 +321,9 @@ def _engine(database: Path) -> Engine:
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
     is_new = connection.execute("PRAGMA page_count").fetchone()[0] == 0
     creation = statements.CREATION_PRAGMAS if is_new else ()
-    for pragma in (*creation, *statements.WRITER_PRAGMAS):
+    weaker = os.environ.get(WEAKER_SYNC_FOR_TESTS)
+    testing = (f"synchronous={weaker}",) if weaker in ("NORMAL", "OFF") else ()
+    for pragma in (*creation, *statements.WRITER_PRAGMAS, *testing):
         connection.execute(f"PRAGMA {pragma}").fetchall()
 
 
