@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -17,7 +15,7 @@ from http_admin.listing import List, listed
 from http_admin.views import Row
 from leveret.broker import Broker, User
 from leveret.broker.parameters import KNOWN_USER_LIMITS, check_limits
-from leveret.broker.users import HASHES, SHA256, hash_password
+from leveret.broker.users import SHA256, check_hash, hash_password
 
 router = APIRouter(prefix="/api", tags=["users"], dependencies=[require_tag()])
 LONGEST_NAME = 255
@@ -118,19 +116,8 @@ def _credentials(body: UserBody) -> tuple[str, str]:
         if not body.password:
             raise bad_request("the password must not be empty")
         return hash_password(body.password), SHA256
-    return checked_hash(body.password_hash or "", body.hashing_algorithm)
-
-
-def checked_hash(hashed: str, hashing: str | None) -> tuple[str, str]:
-    """A password's hash and its algorithm as definitions and tools give them."""
-    hashing = hashing or SHA256
-    if hashing not in HASHES:
-        raise bad_request(f"unknown hashing_algorithm {hashing!r}; known are {', '.join(HASHES)}")
-    try:
-        base64.b64decode(hashed, validate=True)
-    except (binascii.Error, ValueError):
-        raise bad_request("password_hash is not base64") from None
-    return hashed, hashing
+    hashed = body.password_hash or ""
+    return hashed, check_hash(hashed, body.hashing_algorithm)
 
 
 @router.delete("/users/{name:seg}", status_code=204)

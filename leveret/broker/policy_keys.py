@@ -76,4 +76,4 @@ LIMITS = frozenset(
 )  # fmt: skip
 """Keys of which the smaller value holds where a policy and an operator policy both name one."""
 
-OPERATOR_KEYS = LIMITS | {"history", "overflow", "consumer-timeout"}
+OPERATOR_KEYS = LIMITS | {"history"}

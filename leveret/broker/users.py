@@ -64,6 +64,19 @@ def verify_password(user: User, password: str) -> bool:
     return hmac.compare_digest(expected, user.password_hash)
 
 
+def check_hash(hashed: str, hashing: str | None) -> str:
+    """Refuse what no password can be checked against; the name of the algorithm."""
+    if hashing is not None and hashing not in HASHES:
+        raise PreconditionFailed(
+            f"unknown hashing_algorithm {hashing!r}; known are {', '.join(HASHES)}"
+        )
+    try:
+        base64.b64decode(hashed, validate=True)
+    except ValueError:
+        raise PreconditionFailed("password_hash is not base64") from None
+    return hashing or SHA256
+
+
 @lru_cache(maxsize=4096)
 def pattern(text: str) -> re2._Regexp:
     return re2.compile(text)

@@ -1,0 +1,133 @@
+"""Definitions: take everything but the messages out, and put it in somewhere else."""
+
+from __future__ import annotations
+
+import re
+from email.parser import BytesParser
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from http_admin.auth import CurrentUser, Hub, require_tag, vhost_for
+from http_admin.durable import until_durable
+from http_admin.errors import bad_request
+from http_admin.product import PRODUCT, RABBITMQ_VERSION, product_version
+from http_admin.views import Row
+from leveret.broker import Broker
+from leveret.broker.definition_file import read
+from leveret.broker.definitions import export_all, export_vhost
+from leveret.broker.importing import apply, check
+
+router = APIRouter(prefix="/api", tags=["definitions"])
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                }
+            },
+        },
+    }
+}
+
+
+def _head() -> Row:
+    return {
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": PRODUCT,
+        "product_version": product_version(),
+        "rabbitmq_definition_format": "cluster",
+        "original_cluster_name": "",
+    }
+
+
+@router.get("/definitions", response_model=dict[str, Any], dependencies=[require_tag()])
+def export_definitions(hub: Hub, response: Response, download: str = "") -> Row:
+    """Users, vhosts, permissions, policies, parameters, exchanges, queues and bindings.
+
+    With `download`, the answer names a file for browsers to save.
+    """
+    _name_file(response, download)
+    return {**_head(), "original_cluster_name": hub.cluster_name, **export_all(hub)}
+
+
+@router.get(
+    "/definitions/{vhost:seg}",
+    response_model=dict[str, Any],
+    dependencies=[require_tag("policymaker")],
+)
+def export_vhost_definitions(
+    vhost: str, hub: Hub, user: CurrentUser, response: Response, download: str = ""
+) -> Row:
+    """Policies, parameters, exchanges, queues and bindings of one vhost."""
+    held = vhost_for(hub, user, vhost)
+    _name_file(response, download)
+    head = _head() | {
+        "rabbitmq_definition_format": "single_virtual_host",
+        "original_vhost_name": held.name,
+        "original_cluster_name": hub.cluster_name,
+    }
+    return {**head, **export_vhost(hub, held)}
+
+
+def _name_file(response: Response, name: str) -> None:
+    if name:
+        safe = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
+        response.headers["Content-Disposition"] = f'attachment; filename="{safe}"'
+
+
+@router.post("/definitions", status_code=204, openapi_extra=_BODY, dependencies=[require_tag()])
+@router.put("/definitions", status_code=204, openapi_extra=_BODY, dependencies=[require_tag()])
+async def import_definitions(hub: Hub, request: Request) -> None:
+    """Import a file of definitions, RabbitMQ's or ours; all of it, or nothing where it is wrong."""
+    await _import(hub, await request.body(), None)
+
+
+@router.post(
+    "/definitions/{vhost:seg}",
+    status_code=204,
+    openapi_extra=_BODY,
+    dependencies=[require_tag()],
+)
+@router.put(
+    "/definitions/{vhost:seg}",
+    status_code=204,
+    openapi_extra=_BODY,
+    dependencies=[require_tag()],
+)
+async def import_vhost_definitions(
+    vhost: str, hub: Hub, user: CurrentUser, request: Request
+) -> None:
+    """Import policies, parameters, exchanges, queues and bindings into one vhost."""
+    await _import(hub, await request.body(), vhost_for(hub, user, vhost).name)
+
+
+async def _import(hub: Broker, raw: bytes, vhost: str | None) -> None:
+    try:
+        document = orjson.loads(_file_in(raw))
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"failed to parse JSON: {error}") from error
+    plan = read(document, vhost)
+    check(hub, plan)
+    apply(hub, plan)
+    await until_durable(hub)
+
+
+def _file_in(raw: bytes) -> bytes:
+    """The JSON itself, or the field `file` of a form, whatever the content type said."""
+    if not raw.startswith(b"--"):
+        return raw
+    boundary = raw.partition(b"\r\n")[0][2:]
+    head = b'Content-Type: multipart/form-data; boundary="' + boundary + b'"\r\n\r\n'
+    form = BytesParser().parsebytes(head + raw)
+    for part in form.walk():
+        if part.get_param("name", header="content-disposition") == "file":
+            content = part.get_payload(decode=True)
+            return content if isinstance(content, bytes) else b""
+    raise bad_request("the form has no field named file")

@@ -1,0 +1,91 @@
+"""Definitions in: judged whole against what is there, then applied in one go.
+
+Nothing is changed while anything in the file is wrong. What exists already stays as it is where
+RabbitMQ leaves it (queues, exchanges, bindings) and is replaced where it replaces (users,
+permissions, policies, parameters), so importing twice is importing once. Applying does not wait,
+so all of it is in one batch of the store: after a crash it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from bindings import DestinationKind
+from leveret.broker.definition_file import Import
+from leveret.broker.definitions import is_builtin
+from leveret.broker.parameters import GLOBAL
+from leveret.model.errors import PreconditionFailed
+from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+
+Granted: TypeAlias = PermissionDefinition | TopicPermissionDefinition
+
+
+def check(broker: Broker, plan: Import) -> None:
+    """Refuse an import that names what neither it nor the broker has."""
+    vhosts = broker.vhosts.keys() | {name for name, _ in plan.vhosts}
+    named = {vhost for vhost, _ in [*plan.queues, *plan.exchanges, *plan.bindings]}
+    granted: list[Granted] = [*plan.permissions, *plan.topic_permissions]
+    named |= {one.vhost for one in granted} | {one.vhost for one in plan.policies}
+    named |= {key[0] for key, _ in plan.parameters if key[0] != GLOBAL}
+    for vhost in sorted(named - vhosts):
+        raise PreconditionFailed(f"no vhost '{vhost}': neither here nor in the file")
+    users = broker.users.by_name.keys() | {user.name for user in plan.users}
+    for one in granted:
+        if one.user not in users:
+            raise PreconditionFailed(f"no user '{one.user}': neither here nor in the file")
+    _check_bindings(broker, plan)
+
+
+def _check_bindings(broker: Broker, plan: Import) -> None:
+    queues = {(vhost, spec.name) for vhost, spec in plan.queues}
+    queues |= {(vhost.name, name) for vhost in broker.vhosts.values() for name in vhost.queues}
+    exchanges = {(vhost, spec.name) for vhost, spec in plan.exchanges}
+    exchanges |= {(v.name, name) for v in broker.vhosts.values() for name in v.exchanges}
+    for vhost, one in plan.bindings:
+        is_queue = one.destination.kind is DestinationKind.QUEUE
+        there = queues if is_queue else exchanges
+        to = (vhost, one.destination.name)
+        if to not in there and (is_queue or not is_builtin(one.destination.name)):
+            raise PreconditionFailed(
+                f"no {one.destination.kind} '{to[1]}' in vhost '{vhost}' to bind"
+            )
+        if (vhost, one.source) not in exchanges and not is_builtin(one.source):
+            raise PreconditionFailed(f"no exchange '{one.source}' in vhost '{vhost}' to bind")
+
+
+def apply(broker: Broker, plan: Import) -> None:
+    """Make it so. Queues and exchanges that exist stay as they are."""
+    users = broker.users
+    for user in plan.users:
+        users.put_user(user.name, user.password_hash, user.tags, user.hashing)
+        users.set_limits(user.name, user.limits)
+    for name, options in plan.vhosts:
+        held = broker.vhosts.get(name)
+        if held is None:
+            broker.add_vhost(name, options)
+        elif options:
+            broker.set_vhost_options(held, {**held.options, **options})
+    for permission in plan.permissions:
+        users.set_permission(permission)
+    for topic_permission in plan.topic_permissions:
+        users.set_topic_permission(topic_permission)
+    for key, value in plan.parameters:
+        broker.parameters.put(*key, value)
+    for policy in plan.policies:
+        broker.policies.put(policy)
+    _apply_topology(broker, plan)
+    broker.turn.schedule()
+
+
+def _apply_topology(broker: Broker, plan: Import) -> None:
+    for vhost, queue in plan.queues:
+        if queue.name not in broker.vhosts[vhost].queues:
+            broker.vhosts[vhost].declare_queue(queue)
+    for vhost, exchange in plan.exchanges:
+        if exchange.name not in broker.vhosts[vhost].exchanges:
+            broker.vhosts[vhost].declare_exchange(exchange)
+    for vhost, one in plan.bindings:
+        broker.vhosts[vhost].bind(one.source, one.destination, one.routing_key, one.arguments)
