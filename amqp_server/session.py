@@ -375,6 +375,7 @@ class Session:
             raise NotAllowed(f"vhost {name} not found")
         if not self.broker.users.may_enter(self.user.name, name):
             raise NotAllowed(f"access to vhost '{name}' refused for user '{self.user.name}'")
+        self.broker.require_room(self.user, vhost)
         self.vhost = vhost
         self.wire.state = ConnectionState.OPEN
         self.broker.connections[self] = None
