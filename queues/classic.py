@@ -9,11 +9,11 @@ what was enqueued and not settled. Event-loop thread only.
 from __future__ import annotations
 
 import asyncio
-import heapq
+import sys
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
+from typing import Any
 
 from leveret.model.errors import AccessRefused
 from leveret.model.history import EventKind, Keep
@@ -23,7 +23,10 @@ from queues.backlog import Backlog
 from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
 from queues.journal import Journal
-from queues.port import Consumer, Enqueued, HeldQueue
+from queues.limits import deadline, overdue, refuses, surplus, worn
+from queues.options import Overflow, options_of
+from queues.port import Consumer, DeathReason, Enqueued, Upward
+from queues.ready import Ready, by_id, make_ready, put_back
 from queues.rota import Rota
 from queues.spec import QueueSpec
 
@@ -38,7 +41,7 @@ class ClassicQueue:
         self,
         spec: QueueSpec,
         queue_id: int,
-        touch: Callable[[HeldQueue], None],
+        upward: Upward,
         journal: Journal | None = None,
         window: int = 20_000,
         window_bytes: int = 64 * 1024 * 1024,
@@ -49,14 +52,17 @@ class ClassicQueue:
         self.journal = journal
         self.owner: object | None = None
         self.touched = False
-        self.ready: deque[Entry] = deque()
+        self.options = options_of(spec.arguments, {})
+        self.ready: Ready = make_ready(self.options.max_priority)
         self.ready_bytes = 0
         self.unacked: dict[int, Entry] = {}
         self.backlog = Backlog()
         self.had_consumers = False
         self.counters = QueueCounters()
-        self._touch = touch
-        self._window = window
+        self._up = upward
+        self._plain = self.options.is_plain
+        self._last_used_ms = upward.now_ms()
+        self._window = window if self.options.max_priority is None else sys.maxsize
         self._window_bytes = window_bytes
         self._rota = Rota()
         self._exclusive: Consumer | None = None
@@ -96,21 +102,86 @@ class ClassicQueue:
     # In ----------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> Enqueued:
-        size = message.body_size
         self.counters.published += 1
+        if self._plain and message.scan.expiration is None:
+            self._admit(message, 0)
+            return Enqueued.TAKEN
+        if refuses(self, message):
+            if self.options.overflow is Overflow.REJECT_PUBLISH_DLX:
+                self._up.republish(self, [message], DeathReason.MAXLEN)
+            return Enqueued.REJECTED
+        self._admit(message, deadline(self.options, message))
+        self._drop(surplus(self))
+        return Enqueued.TAKEN
+
+    def _admit(self, message: Message, expires_ms: int) -> None:
+        size = message.body_size
         if self.journal is not None:
             full = len(self.ready) >= self._window or self.ready_bytes >= self._window_bytes
             if full or self.backlog or self._loading is not None:
                 self.journal.enqueued(message)
                 self.backlog.append(message.id, size)
-                return Enqueued.TAKEN
+                return
             if message.scan.persistent:
                 self.journal.enqueued(message)
             else:
                 self.journal.passed_through(message)
-        self.ready.append(Entry(message))
+        entry = Entry(message)
+        entry.expires_ms = expires_ms
+        self.ready.append(entry)
         self.ready_bytes += size
-        return Enqueued.TAKEN
+
+    def _drop(self, entries: list[Entry]) -> None:
+        """Too much is held: these came first and go first."""
+        if entries:
+            self._bury(entries, EventKind.DROPPED, DeathReason.MAXLEN)
+
+    def _expire(self) -> None:
+        expired = overdue(self, self._up.now_ms())
+        if expired:
+            self._bury(expired, EventKind.EXPIRED, DeathReason.EXPIRED)
+        if self.ready and self.ready[0].expires_ms:
+            self._up.look_at(self.ready[0].expires_ms, self)
+
+    def _bury(
+        self, entries: Sequence[Entry], kind: EventKind, reason: DeathReason, actor: int = 0
+    ) -> None:
+        """Entries that left without being consumed: to the dead-letter exchange, if any."""
+        target = self.options.dead_letter_exchange
+        if self.journal is not None:
+            if target is None:
+                self.journal.settled(kind, _stored_ids(entries), actor)
+            else:
+                detail = f"{reason} to '{target}'"
+                ids = _stored_ids(entries)
+                self.journal.settled(EventKind.DEAD_LETTERED, ids, actor, detail)
+        if target is not None:
+            self._up.republish(self, [entry.message for entry in entries], reason)
+
+    def govern(self, policy: Mapping[str, Any]) -> None:
+        """The policy of this queue is this from now on."""
+        self.options = options_of(self.spec.arguments, policy)
+        self._plain = self.options.is_plain
+        self._drop(surplus(self))
+        self.used()
+        self._up.touch(self)
+
+    def used(self) -> None:
+        """Somebody declared, polled or consumed: the queue's own expiry starts anew."""
+        if self.options.expires is not None:
+            self._last_used_ms = self._up.now_ms()
+            self._up.look_at(self._last_used_ms + self.options.expires, self)
+
+    def _retire_if_unused(self) -> bool:
+        expires = self.options.expires
+        if expires is None or self._rota or self.closed:
+            return False
+        due = self._last_used_ms + expires
+        if self._up.now_ms() < due:
+            self._up.look_at(due, self)
+            return False
+        self._up.retire(self)
+        return True
 
     # Out ---------------------------------------------------------------------------------------
 
@@ -119,9 +190,15 @@ class ClassicQueue:
         if self._waiting_for_head and self.ready:
             self._tell_head_waiters()
         if not self._rota:
+            if not self._retire_if_unused():
+                self._expire()
             return
+        single = self.options.single_active
         while self.ready:
-            takers = self._rota.takers()
+            if self.ready[0].expires_ms and self.ready[0].expires_ms < self._up.now_ms():
+                self._expire()
+                continue
+            takers = self._rota.only_first() if single else self._rota.takers()
             if not takers or not self._may_deliver():
                 break
             if len(takers) == 1:
@@ -131,6 +208,8 @@ class ClassicQueue:
                 self._rota.served(takers[0][0])
             else:
                 self._serve_in_turn(takers)
+        if self.ready and self.ready[0].expires_ms:
+            self._expire()
         self._read_ahead()
 
     def _may_deliver(self) -> bool:
@@ -138,17 +217,19 @@ class ClassicQueue:
         journal = self.journal
         if journal is None:
             return True
-        journal.extend_lease(self.ready[-1].id, self._lease_granted)
+        journal.extend_lease(max(self.ready[-1].id, self.ready[0].id), self._lease_granted)
         return self.ready[0].id <= journal.lease
 
     def _lease_granted(self) -> None:
-        self._touch(self)
+        self._up.touch(self)
 
     def _serve_one(self, consumer: Consumer, credit: int) -> None:
         ready, limit = self.ready, self._lease_limit()
         entries: list[Entry] = []
         room = SLICE_BYTES
         while credit and ready and room > 0 and ready[0].id <= limit:
+            if ready[0].expires_ms and entries:
+                break  # each of these is judged by the clock before it goes
             entry = ready.popleft()
             room -= entry.message.body_size
             entries.append(entry)
@@ -163,6 +244,8 @@ class ClassicQueue:
         turn, idle = 0, 0
         last = takers[0][0]
         while ready and room > 0 and idle < len(takers) and ready[0].id <= limit:
+            if ready[0].expires_ms and any(shares):
+                break
             if credits[turn]:
                 entry = ready.popleft()
                 room -= entry.message.body_size
@@ -197,6 +280,10 @@ class ClassicQueue:
             self.journal.settled(EventKind.ACKED, _stored_ids(entries), actor)
 
     def take(self, actor: int, no_ack: bool) -> Entry | None:
+        self.used()
+        self._expire()
+        if self.options.single_active and self._rota:
+            return None
         if not self.ready:
             self._read_ahead()
             return None
@@ -230,22 +317,22 @@ class ClassicQueue:
             return
         if outcome is Outcome.ACK:
             self.counters.acked += len(held)
-        if self.journal is not None:
-            self.journal.settled(outcome.value, _stored_ids(held), actor)
+            if self.journal is not None:
+                self.journal.settled(EventKind.ACKED, _stored_ids(held), actor)
+            return
+        self._bury(held, outcome.value, DeathReason.REJECTED, actor)
 
     def _requeue(self, entries: list[Entry], actor: int) -> None:
-        for entry in entries:
-            entry.redelivered = True
+        worn_out = worn(self.options, entries)
+        if worn_out:
+            self._bury(worn_out, EventKind.DROPPED, DeathReason.DELIVERY_LIMIT, actor)
+            entries = [entry for entry in entries if entry not in worn_out]
         self.ready_bytes += sum([entry.message.body_size for entry in entries])
         if self.journal is not None:
             self.journal.requeued(_stored_ids(entries), actor)
-        entries.sort(key=_by_id)
-        ready = self.ready
-        while entries and (not ready or entries[-1].id < ready[0].id):
-            ready.appendleft(entries.pop())
-        if entries:
-            self.ready = deque(heapq.merge(entries, ready, key=_by_id))
-        self._touch(self)
+        self.ready = put_back(self.ready, entries)
+        self._drop(surplus(self))
+        self._up.touch(self)
 
     def purge(self) -> int:
         gone = self.ready_count
@@ -281,7 +368,7 @@ class ClassicQueue:
     def live(self) -> Live:
         """Every message a restart must bring back, unacknowledged ones included, by id."""
         held = [*self.unacked.values(), *self.ready]
-        entries = sorted((entry for entry in held if entry.message.scan.persistent), key=_by_id)
+        entries = sorted((entry for entry in held if entry.message.scan.persistent), key=by_id)
         ids = array("Q", [entry.id for entry in entries])
         sizes = array("I", [entry.message.body_size for entry in entries])
         for part in (self._loading_part, self.backlog.part()):
@@ -292,7 +379,7 @@ class ClassicQueue:
     def peek(self, offset: int, count: int) -> tuple[list[Entry], array[int]]:
         """What is held from place `offset` on, unacknowledged first: entries in memory, then the
         ids of what is on disk only."""
-        unacked = sorted(self.unacked.values(), key=_by_id)
+        unacked = sorted(self.unacked.values(), key=by_id)
         entries = list(islice(chain(unacked, self.ready), offset, offset + count))
         if len(entries) == count:
             return entries, array("Q")
@@ -312,19 +399,22 @@ class ClassicQueue:
     # Consumers ---------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
-        if self._exclusive is not None or (consumer.exclusive and len(self._rota)):
+        alone = consumer.exclusive and (len(self._rota) or self.options.single_active)
+        if self._exclusive is not None or alone:
             raise AccessRefused("in exclusive use")
         if consumer.exclusive:
             self._exclusive = consumer
         self._rota.add(consumer)
         self.had_consumers = True
-        self._touch(self)
+        self._up.touch(self)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         if consumer is self._exclusive:
             self._exclusive = None
         if any(consumer is one for one in self._rota):
             self._rota.remove(consumer)
+            self.used()
+            self._up.touch(self)
 
     # Disk --------------------------------------------------------------------------------------
 
@@ -364,7 +454,7 @@ class ClassicQueue:
                 self.journal.unreadable(stored)
             else:
                 self._take_up(stored)
-        self._touch(self)
+        self._up.touch(self)
         self._read_ahead()
 
     def _take_up(self, stored: StoredMessage) -> None:
@@ -377,12 +467,10 @@ class ClassicQueue:
             assert self.journal is not None
             self.journal.settled(EventKind.DROPPED, [stored.id])
             return
-        self.ready.append(Entry(message, redelivered=stored.id <= self._delivered_to))
+        entry = Entry(message, redelivered=stored.id <= self._delivered_to)
+        entry.expires_ms = deadline(self.options, message)
+        self.ready.append(entry)
         self.ready_bytes += message.body_size
-
-
-def _by_id(entry: Entry) -> int:
-    return entry.id
 
 
 def _stored_ids(entries: Iterable[Entry]) -> list[int]:

@@ -20,14 +20,14 @@ class Outcome(Enum):
 class Entry:
     """`id` is the message's global number and so its place in the queue."""
 
-    __slots__ = ("deliveries", "id", "message", "redelivered", "since_ms")
+    __slots__ = ("expires_ms", "id", "message", "redelivered", "returns")
 
     def __init__(self, message: Message, redelivered: bool = False) -> None:
         self.message = message
         self.id = message.id
         self.redelivered = redelivered
-        self.deliveries = 0
-        self.since_ms = 0
+        self.returns = 0  # how often it came back
+        self.expires_ms = 0  # wall clock; 0: never
 
     def __repr__(self) -> str:
         return f"<Entry {self.id}{' redelivered' if self.redelivered else ''}>"

@@ -6,7 +6,8 @@ Classic queues, log queues and reply queues are siblings under `HeldQueue`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
 from typing import Any, Protocol
 
 from leveret.model.history import Keep
@@ -25,6 +26,34 @@ class Enqueued(Enum):
     TAKEN = auto()
     WAITING = auto()
     REJECTED = auto()
+
+
+class DeathReason(StrEnum):
+    """Why a message is dead-lettered, as `x-death` names it."""
+
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAXLEN = "maxlen"
+    DELIVERY_LIMIT = "delivery_limit"
+
+
+def _nothing(*arguments: object) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Upward:
+    """The calls a queue makes upwards, given to it at construction."""
+
+    touch: Callable[[HeldQueue], None] = _nothing
+    """There may be something to hand out."""
+    look_at: Callable[[int, HeldQueue], None] = _nothing
+    """Touch me not later than this wall-clock time."""
+    republish: Callable[[HeldQueue, Sequence[Message], DeathReason], None] = _nothing
+    """These died here: take them to the dead-letter exchange."""
+    retire: Callable[[HeldQueue], None] = _nothing
+    """Nobody uses me any more: delete me."""
+    now_ms: Callable[[], int] = lambda: 0
 
 
 class Consumer(Protocol):

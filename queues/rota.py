@@ -12,6 +12,20 @@ class Rota:
     def __init__(self) -> None:
         self._levels: dict[int, deque[Consumer]] = {}
         self._order: list[deque[Consumer]] = []
+        self._active: Consumer | None = None
+
+    def only_first(self) -> list[tuple[Consumer, int]]:
+        """The single active consumer, if it has credit: it stays active until it leaves."""
+        if self._active is None:
+            self._active = next(iter(self), None)
+        if self._active is None:
+            return []
+        credit = self._active.credit()
+        return [(self._active, credit)] if credit > 0 else []
+
+    @property
+    def active(self) -> Consumer | None:
+        return self._active
 
     def __len__(self) -> int:
         return sum(map(len, self._order))
@@ -27,6 +41,8 @@ class Rota:
     def remove(self, consumer: Consumer) -> None:
         level = self._levels[consumer.priority]
         level.remove(consumer)
+        if consumer is self._active:
+            self._active = None
         if not level:
             del self._levels[consumer.priority]
         self._sort()

@@ -39,8 +39,10 @@ def apply_policy(broker: Broker, vhost: VirtualHost, made: Exchange | HeldQueue)
     asked = broker.policies.effective(vhost.name, made.name, kind).definition
     if isinstance(made, Exchange):
         made.alternate = made.spec.alternate or asked.get("alternate-exchange")
-    elif isinstance(made, ClassicQueue) and made.journal is not None:
-        made.journal.keep = KEEP[asked.get("history", broker.settings.history)]
+    elif isinstance(made, ClassicQueue):
+        made.govern(asked)
+        if made.journal is not None:
+            made.journal.keep = KEEP[asked.get("history", broker.settings.history)]
 
 
 def apply_limits(broker: Broker, vhost_name: str) -> None:

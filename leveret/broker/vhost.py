@@ -32,6 +32,7 @@ from leveret.model.store import (
 )
 from leveret.model.tables import Table
 from queues import Consumer, HeldQueue, LogQueue, PartitionedLog, QueueSpec, ReplyQueue
+from queues.options import check_arguments
 from queues.spec import check_kind
 
 PREDECLARED = (
@@ -226,6 +227,7 @@ class VirtualHost:
     def _create_queue(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
         _check_name("queue", spec.name)
         check_kind(spec, self._q(spec.name))
+        check_arguments(spec.arguments, self._q(spec.name))
         self._require_room(spec.name)
         definition = QueueDefinition(
             id=next(self._queue_ids),

@@ -141,6 +141,6 @@ class LogEntry(Entry):
         self.message = LogMessage(record, cursor.log.stamp)
         self.id = record.offset
         self.redelivered = redelivered
-        self.deliveries = 0
-        self.since_ms = 0
+        self.returns = 0
+        self.expires_ms = 0
         self.cursor = cursor

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from leveret.model.message import Address, Message
 from queues import ClassicQueue, Outcome, QueueSpec
+from queues.port import Upward
 
 ADDRESS = Address.of("", "q")
 
@@ -38,7 +39,7 @@ class Taker:
 class ClassicMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.queue = ClassicQueue(QueueSpec("q"), 1, lambda queue: None)
+        self.queue = ClassicQueue(QueueSpec("q"), 1, Upward())
         self.ready, self.unacked, self.done = [], {}, set()
         self.takers = []
         self.last = 0

@@ -1,0 +1,116 @@
+"""Dead letters: a message that died in a queue goes on to the queue's dead-letter exchange.
+
+The new message joins the same batch as the event that took the old one out of its queue, so after
+a crash it is in exactly one of the two. `x-death` is believed only in messages the broker itself
+made (their origin is 0): a client's own `x-death` is a header like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from leveret.model.errors import BrokerError
+from leveret.model.message import Address, Message
+from leveret.model.properties import edit_headers, replace
+from queues import ClassicQueue, HeldQueue
+from queues.port import DeathReason
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.vhost import Plan, VirtualHost
+
+Death = dict[str, Any]
+
+
+def republish(
+    broker: Broker,
+    vhost: VirtualHost,
+    queue: HeldQueue,
+    messages: Sequence[Message],
+    reason: DeathReason,
+) -> None:
+    """Take messages that died in `queue` to its dead-letter exchange."""
+    if not isinstance(queue, ClassicQueue):
+        return
+    exchange = queue.options.dead_letter_exchange
+    if exchange is None or exchange not in vhost.exchanges:
+        return
+    now_ms = broker.clock.wall_ms()
+    for message in messages:
+        deaths = _deaths(message)
+        dead = _dead_message(queue, message, reason, deaths, now_ms)
+        plan = _plan(broker, vhost, dead)
+        if plan is not None:
+            plan.queues = [to for to in plan.queues if not _is_cycle(to.name, deaths, reason)]
+            dead.time_ms = now_ms
+            broker.route(plan, dead)
+
+
+def _deaths(message: Message) -> list[Death]:
+    if message.origin != 0:
+        return []
+    deaths = message.headers().get("x-death")
+    return [death for death in deaths if isinstance(death, dict)] if deaths else []
+
+
+def _plan(broker: Broker, vhost: VirtualHost, message: Message) -> Plan | None:
+    copies = message.headers().get("CC")
+    extra = [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
+    try:
+        return vhost.plan(message.address, extra, message.headers(), broker.users.revision)
+    except BrokerError:
+        return None
+
+
+def _dead_message(
+    queue: ClassicQueue, message: Message, reason: DeathReason, deaths: list[Death], now_ms: int
+) -> Message:
+    own_key = queue.options.dead_letter_key
+    headers = message.headers()
+    copies = headers.get("CC")
+    keys = [message.routing_key, *(copies if isinstance(copies, list) else [])]
+    death: Death = {
+        "count": 1,
+        "reason": str(reason),
+        "queue": queue.name,
+        "time": datetime.fromtimestamp(now_ms // 1000, UTC),
+        "exchange": message.exchange,
+        "routing-keys": keys,
+    }
+    if message.scan.expiration is not None:
+        death["original-expiration"] = message.scan.expiration
+    added = {"x-death": _with_death(deaths, death), **_marks("x-last-death", death)}
+    if not deaths:
+        added |= _marks("x-first-death", death)
+    removed = frozenset({"CC", "BCC"} if own_key is not None else {"BCC"})
+    properties = edit_headers(message.properties, removed, added)
+    target = Address.of(
+        queue.options.dead_letter_exchange or "",
+        own_key if own_key is not None else message.routing_key,
+    )
+    return Message.build(target, replace(properties, "expiration", None), message.body)
+
+
+def _marks(prefix: str, death: Death) -> dict[str, str]:
+    return {f"{prefix}-{part}": death[part] for part in ("queue", "reason", "exchange")}
+
+
+def _with_death(deaths: list[Death], death: Death) -> list[Death]:
+    """Newest first, one per queue and reason, counting on."""
+    same = [d for d in deaths if (d["queue"], d["reason"]) == (death["queue"], death["reason"])]
+    others = [d for d in deaths if d not in same]
+    if not same:
+        return [death, *deaths]
+    return [{**same[0], "count": int(same[0]["count"]) + 1}, *others]
+
+
+def _is_cycle(target: str, deaths: list[Death], reason: DeathReason) -> bool:
+    """Round and round without anybody rejecting it: such a message is dropped."""
+    if reason is DeathReason.REJECTED:
+        return False
+    been = [index for index, death in enumerate(deaths) if death["queue"] == target]
+    if not been:
+        return False
+    return all(death["reason"] != DeathReason.REJECTED for death in deaths[: been[0] + 1])

@@ -1,0 +1,91 @@
+"""Pure judgements over a queue: who is too old, what is too much, who came back too often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from leveret.model.message import Message
+from leveret.model.properties import edit_headers
+from queues.entry import Entry
+from queues.options import Overflow, QueueOptions
+
+if TYPE_CHECKING:
+    from queues.classic import ClassicQueue
+
+
+def deadline(options: QueueOptions, message: Message) -> int:
+    """When a message expires by the wall clock: the sooner of its own and the queue's; 0: never."""
+    own = message.scan.expiration
+    lives = [
+        *([options.message_ttl] if options.message_ttl is not None else []),
+        *([int(own)] if own is not None else []),
+    ]
+    return message.time_ms + min(lives) if lives else 0
+
+
+def overdue(queue: ClassicQueue, now_ms: int) -> list[Entry]:
+    """Taken off the head: whatever has expired there. What stands behind waits for its turn."""
+    gone: list[Entry] = []
+    ready = queue.ready
+    while ready and 0 < ready[0].expires_ms <= now_ms:
+        gone.append(ready.popleft())
+    queue.ready_bytes -= sum([entry.message.body_size for entry in gone])
+    return gone
+
+
+def refuses(queue: ClassicQueue, message: Message) -> bool:
+    """Whether this message would be one too many and the queue turns newcomers away."""
+    options = queue.options
+    if options.overflow is Overflow.DROP_HEAD or not options.has_length_limit:
+        return False
+    too_many = options.max_length is not None and queue.ready_count >= options.max_length
+    too_big = (
+        options.max_bytes is not None
+        and queue.message_bytes + message.body_size > options.max_bytes
+    )
+    return too_many or too_big
+
+
+def surplus(queue: ClassicQueue) -> list[Entry]:
+    """Taken off the head: what is held beyond the limits, where the oldest go first."""
+    options = queue.options
+    if options.overflow is not Overflow.DROP_HEAD or not options.has_length_limit:
+        return []
+    gone: list[Entry] = []
+    while queue.ready and _is_over(queue, options):
+        entry = queue.ready.popleft()
+        queue.ready_bytes -= entry.message.body_size
+        gone.append(entry)
+    return gone
+
+
+def _is_over(queue: ClassicQueue, options: QueueOptions) -> bool:
+    return (options.max_length is not None and queue.ready_count > options.max_length) or (
+        options.max_bytes is not None and queue.message_bytes > options.max_bytes
+    )
+
+
+def worn(options: QueueOptions, entries: Sequence[Entry]) -> list[Entry]:
+    """Count the return of these; whoever has come back too often."""
+    gone: list[Entry] = []
+    for entry in entries:
+        entry.redelivered = True
+        entry.returns += 1
+        if options.delivery_limit is None:
+            continue
+        if entry.returns > options.delivery_limit:
+            gone.append(entry)
+        else:
+            _show_returns(entry)
+    return gone
+
+
+def _show_returns(entry: Entry) -> None:
+    message = entry.message
+    marked = message.with_properties(
+        edit_headers(message.properties, frozenset(), {"x-delivery-count": entry.returns})
+    )
+    marked.id, marked.time_ms, marked.origin = message.id, message.time_ms, message.origin
+    marked.stored, marked.keep = message.stored, message.keep
+    entry.message = marked

@@ -1,0 +1,117 @@
+"""What a queue's arguments and its policy ask of it, as typed values.
+
+Parsed when a queue is declared or its policy changes, never per message. Where an argument and a
+policy both set a limit the smaller holds; a dead-letter target in the arguments beats the policy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from leveret.model.errors import PreconditionFailed
+
+LONGEST_MS = 315_360_000_000
+QUORUM_DELIVERY_LIMIT = 20
+
+
+class Overflow(StrEnum):
+    DROP_HEAD = "drop-head"
+    REJECT_PUBLISH = "reject-publish"
+    REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    message_ttl: int | None = None
+    expires: int | None = None
+    max_length: int | None = None
+    max_bytes: int | None = None
+    overflow: Overflow = Overflow.DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    max_priority: int | None = None
+    single_active: bool = False
+    delivery_limit: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a message can be taken without asking anything of these."""
+        return (
+            self.message_ttl is None
+            and self.max_length is None
+            and self.max_bytes is None
+            and self.max_priority is None
+        )
+
+    @property
+    def has_length_limit(self) -> bool:
+        return self.max_length is not None or self.max_bytes is not None
+
+
+def _whole(lowest: int, highest: int = LONGEST_MS) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+    )
+
+
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "x-message-ttl": ("a whole number of milliseconds from 0", _whole(0)),
+    "x-expires": ("a whole number of milliseconds from 1", _whole(1)),
+    "x-max-length": ("a whole number from 0", _whole(0, 1 << 62)),
+    "x-max-length-bytes": ("a whole number from 0", _whole(0, 1 << 62)),
+    "x-overflow": (f"one of {', '.join(Overflow)}", lambda value: value in tuple(Overflow)),
+    "x-dead-letter-exchange": ("a string", lambda value: isinstance(value, str)),
+    "x-dead-letter-routing-key": ("a string", lambda value: isinstance(value, str)),
+    "x-max-priority": ("a whole number from 0 to 255", _whole(0, 255)),
+    "x-single-active-consumer": ("a boolean", lambda value: isinstance(value, bool)),
+    "x-delivery-limit": ("a whole number from -1", _whole(-1, 1 << 62)),
+}
+
+
+def check_arguments(arguments: Mapping[str, Any], where: str) -> None:
+    """Refuse arguments of the wrong kind, as RabbitMQ words it."""
+    for name, (wanted, is_right) in _CHECKS.items():
+        if name in arguments and not is_right(arguments[name]):
+            raise PreconditionFailed(
+                f"invalid arg '{name}' for {where}: {arguments[name]!r} is not {wanted}"
+            )
+    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
+        raise PreconditionFailed(
+            f"invalid arg 'x-dead-letter-routing-key' for {where}: routing_key_but_no_dlx_defined"
+        )
+
+
+def options_of(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> QueueOptions:
+    """What holds for a queue with these (checked) arguments under this policy."""
+    is_quorum = arguments.get("x-queue-type") == "quorum"
+    own_target = "x-dead-letter-exchange" in arguments
+    target = arguments if own_target else _as_arguments(policy)
+    limit = _smaller(arguments, policy, "delivery-limit")
+    if limit is None and is_quorum:
+        limit = QUORUM_DELIVERY_LIMIT
+    return QueueOptions(
+        message_ttl=_smaller(arguments, policy, "message-ttl"),
+        expires=_smaller(arguments, policy, "expires"),
+        max_length=_smaller(arguments, policy, "max-length"),
+        max_bytes=_smaller(arguments, policy, "max-length-bytes"),
+        overflow=Overflow(arguments.get("x-overflow", policy.get("overflow", "drop-head"))),
+        dead_letter_exchange=target.get("x-dead-letter-exchange"),
+        dead_letter_key=target.get("x-dead-letter-routing-key"),
+        max_priority=arguments.get("x-max-priority"),
+        single_active=arguments.get("x-single-active-consumer") is True,
+        delivery_limit=None if limit is None or limit < 0 else limit,
+    )
+
+
+def _as_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"x-{key}": value for key, value in policy.items()}
+
+
+def _smaller(arguments: Mapping[str, Any], policy: Mapping[str, Any], name: str) -> int | None:
+    asked = [
+        source[key] for source, key in ((arguments, f"x-{name}"), (policy, name)) if key in source
+    ]
+    return min(asked, default=None)

@@ -1,0 +1,100 @@
+"""Ready entries, in the order they will be handed out.
+
+A plain queue uses a deque. A priority queue has one per level and looks like one: the highest
+level that holds something is the front, first in first out within it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from queues.entry import Entry
+
+
+class Ready(Protocol):
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Entry]: ...
+
+    def __getitem__(self, place: int) -> Entry: ...
+
+    def append(self, entry: Entry) -> None: ...
+
+    def popleft(self) -> Entry: ...
+
+    def clear(self) -> None: ...
+
+
+class PriorityReady:
+    def __init__(self, highest: int) -> None:
+        self._levels: list[deque[Entry]] = [deque() for _ in range(highest + 1)]
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Entry]:
+        for level in reversed(self._levels):
+            yield from level
+
+    def __getitem__(self, place: int) -> Entry:
+        order = reversed(self._levels) if place == 0 else iter(self._levels)
+        for level in order:
+            if level:
+                return level[place]
+        raise IndexError(place)
+
+    def append(self, entry: Entry) -> None:
+        self._level(entry).append(entry)
+        self._count += 1
+
+    def popleft(self) -> Entry:
+        for level in reversed(self._levels):
+            if level:
+                self._count -= 1
+                return level.popleft()
+        raise IndexError("nothing is ready")
+
+    def clear(self) -> None:
+        for level in self._levels:
+            level.clear()
+        self._count = 0
+
+    def put_back(self, entry: Entry) -> None:
+        number = self._number(entry)
+        self._levels[number] = _merged([entry], self._levels[number])
+        self._count += 1
+
+    def _number(self, entry: Entry) -> int:
+        return min(entry.message.scan.priority or 0, len(self._levels) - 1)
+
+    def _level(self, entry: Entry) -> deque[Entry]:
+        return self._levels[self._number(entry)]
+
+
+def make_ready(max_priority: int | None) -> Ready:
+    return deque() if max_priority is None else PriorityReady(max_priority)
+
+
+def by_id(entry: Entry) -> int:
+    return entry.id
+
+
+def put_back(ready: Ready, entries: list[Entry]) -> Ready:
+    """Entries return to their original places; what holds them now."""
+    if isinstance(ready, PriorityReady):
+        for entry in entries:
+            ready.put_back(entry)
+        return ready
+    assert isinstance(ready, deque)
+    return _merged(entries, ready)
+
+
+def _merged(entries: list[Entry], ready: deque[Entry]) -> deque[Entry]:
+    entries = sorted(entries, key=by_id)
+    while entries and (not ready or entries[-1].id < ready[0].id):
+        ready.appendleft(entries.pop())
+    return deque(heapq.merge(entries, ready, key=by_id)) if entries else ready
