@@ -6,9 +6,10 @@ function that turns one into its row; sorting by a name needs no rows at all.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import re2
 from fastapi import Depends, Query
@@ -18,6 +19,7 @@ from http_admin.errors import bad_request
 T = TypeVar("T")
 Row = dict[str, Any]
 LARGEST_PAGE = 500
+SLICE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +52,83 @@ List = Annotated[Wanted, Depends(wanted)]
 
 
 def listed(
-    objects: Iterable[T], ask: Wanted, row: Callable[[T], Row], name_of: Callable[[T], str]
+    objects: Iterable[T],
+    ask: Wanted,
+    row: Callable[[T], Row],
+    name_of: Callable[[T], str],
+    quick: Mapping[str, Callable[[T], Any]] | None = None,
 ) -> Any:
-    """The answer to a list request: an array, or a page with its counts."""
+    """The answer to a list request: an array, or a page with its counts.
+
+    `quick` reads columns straight from an object: sorting by one of them needs no rows.
+    """
+    choice = _choose(objects, ask, name_of, quick or {})
+    if choice.by_row:
+        return _answer(choice, ask, [row(one) for one in choice.kept])
+    return _answer(choice, ask, [row(one) for one in choice.page(ask)])
+
+
+async def listed_softly(
+    objects: Iterable[T],
+    ask: Wanted,
+    row: Callable[[T], Row],
+    name_of: Callable[[T], str],
+    quick: Mapping[str, Callable[[T], Any]] | None = None,
+) -> Any:
+    """The same for lists of thousands: other work is let in while the rows are made."""
+    choice = _choose(objects, ask, name_of, quick or {})
+    wanted_rows = choice.kept if choice.by_row else choice.page(ask)
+    rows = []
+    for start in range(0, len(wanted_rows), SLICE):
+        rows += [row(one) for one in wanted_rows[start : start + SLICE]]
+        if len(wanted_rows) > SLICE:
+            await asyncio.sleep(0)
+    return _answer(choice, ask, rows)
+
+
+@dataclass(slots=True)
+class _Choice(Generic[T]):
+    """What passed the filter, in order unless only whole rows can tell the order."""
+
+    kept: list[T]
+    total: int
+    by_row: bool
+
+    def page(self, ask: Wanted) -> list[T]:
+        return _page(self.kept, ask)
+
+
+def _choose(
+    objects: Iterable[T],
+    ask: Wanted,
+    name_of: Callable[[T], str],
+    quick: Mapping[str, Callable[[T], Any]],
+) -> _Choice[T]:
     everything = list(objects)
     kept = _filter(everything, ask, name_of)
-    if ask.sort and ask.sort != "name":
-        rows = [row(one) for one in kept]
-        rows.sort(key=lambda made: _sort_key(made, ask.sort), reverse=ask.sort_reverse)
-        shown, pages = _page(rows, ask)
-    else:
-        if ask.sort:
-            kept.sort(key=name_of, reverse=ask.sort_reverse)
-        chosen, pages = _page(kept, ask)
-        shown = [row(one) for one in chosen]
-    cut = [_columns(made, ask.columns) for made in shown]
+    keys: Mapping[str, Callable[[T], Any]] = {"name": name_of, **quick}
+    by_row = bool(ask.sort) and ask.sort not in keys
+    if ask.sort and not by_row:
+        key = keys[ask.sort]
+        kept = sorted(kept, key=lambda one: _order(key(one)), reverse=ask.sort_reverse)
+    return _Choice(kept, len(everything), by_row)
+
+
+def _answer(choice: _Choice[Any], ask: Wanted, rows: list[Row]) -> Any:
+    if choice.by_row:
+        rows.sort(key=lambda made: _order(_dig(made, ask.sort)), reverse=ask.sort_reverse)
+        rows = _page(rows, ask)
+    cut = [_columns(made, ask.columns) for made in rows] if ask.columns else rows
     if ask.page is None:
         return cut
     return {
         "items": cut,
         "page": ask.page,
-        "page_count": pages,
+        "page_count": _pages(len(choice.kept), ask),
         "page_size": ask.page_size,
         "item_count": len(cut),
-        "filtered_count": len(kept),
-        "total_count": len(everything),
+        "filtered_count": len(choice.kept),
+        "total_count": choice.total,
     }
 
 
@@ -91,16 +145,19 @@ def _filter(objects: list[T], ask: Wanted, name_of: Callable[[T], str]) -> list[
     return [one for one in objects if pattern.search(name_of(one)) is not None]
 
 
-def _page(rows: list[Any], ask: Wanted) -> tuple[list[Any], int]:
+def _pages(count: int, ask: Wanted) -> int:
+    return max(1, -(-count // ask.page_size))
+
+
+def _page(rows: list[T], ask: Wanted) -> list[T]:
     if ask.page is None:
-        return rows, 1
-    pages = max(1, -(-len(rows) // ask.page_size))
-    if ask.page > pages:
+        return rows
+    if ask.page > _pages(len(rows), ask):
         raise bad_request(
             f"page out of range, page: {ask.page} page size: {ask.page_size}, len: {len(rows)}"
         )
     start = (ask.page - 1) * ask.page_size
-    return rows[start : start + ask.page_size], pages
+    return rows[start : start + ask.page_size]
 
 
 def _dig(row: Mapping[str, Any], path: str) -> Any:
@@ -110,9 +167,8 @@ def _dig(row: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _sort_key(row: Row, path: str) -> tuple[int, Any]:
+def _order(value: Any) -> tuple[int, Any]:
     """Missing values first, numbers before text, so that any column can be sorted."""
-    value = _dig(row, path)
     if value is None:
         return (0, 0)
     if isinstance(value, bool | int | float):
@@ -121,8 +177,6 @@ def _sort_key(row: Row, path: str) -> tuple[int, Any]:
 
 
 def _columns(row: Row, columns: tuple[str, ...]) -> Row:
-    if not columns:
-        return row
     cut: Row = {}
     for column in columns:
         value = _dig(row, column)

@@ -22,8 +22,9 @@ from prometheus_client.core import (
 from http_admin import process
 from http_admin.ages import oldest_ready_ms, oldest_unacked_ms
 from http_admin.product import PRODUCT, RABBITMQ_VERSION, product_version, runtime_version
+from http_admin.totals import Totals
 from leveret.broker import Broker
-from leveret.broker.metrics import TOTAL_FIELDS, queue_values
+from leveret.broker.metrics import QUEUE_FIELDS
 
 PROTOCOL = "amqp091"
 _DEAD_LETTER_REASONS = ("rejected", "expired", "maxlen", "delivery_limit", "confirmed")
@@ -50,21 +51,21 @@ def labelled(
     return family
 
 
-def gather(broker: Broker, endpoint: str, cluster: str) -> Iterator[Metric]:
+def gather(broker: Broker, totals: Totals) -> Iterator[Metric]:
     """The aggregated metrics."""
-    yield from identity(broker, endpoint, cluster)
-    yield from _objects(broker)
-    yield from _queue_sums(broker)
-    yield from _churn(broker)
+    yield from identity(broker, "aggregated")
+    yield from _objects(broker, totals)
+    yield from _queue_sums(totals)
+    yield from _churn(totals)
     yield from _machine(broker)
-    yield from _global(broker)
-    yield from _by_queue_type(broker)
+    yield from _global(broker, totals)
+    yield from _by_queue_type(broker, totals)
     yield from _dead_lettered(broker)
     yield from _sizes(broker)
     yield from _own(broker)
 
 
-def identity(broker: Broker, endpoint: str, cluster: str) -> Iterator[Metric]:
+def identity(broker: Broker, endpoint: str) -> Iterator[Metric]:
     node = broker.settings.node_name
     where = "memory" if broker.settings.memory else str(broker.settings.data_dir.absolute())
     permanent = f"leveret-{uuid.uuid5(uuid.NAMESPACE_URL, f'{node} {where}')}"
@@ -73,7 +74,7 @@ def identity(broker: Broker, endpoint: str, cluster: str) -> Iterator[Metric]:
         "rabbitmq_identity_info",
         "Node and cluster; dashboards join on this",
         ("rabbitmq_node", "rabbitmq_cluster", "rabbitmq_cluster_permanent_id", "rabbitmq_endpoint"),
-        [((node, cluster, permanent, endpoint), 1)],
+        [((node, broker.cluster_name, permanent, endpoint), 1)],
     )
     yield labelled(
         GaugeMetricFamily,
@@ -86,7 +87,7 @@ def identity(broker: Broker, endpoint: str, cluster: str) -> Iterator[Metric]:
     )  # fmt: skip
 
 
-def _objects(broker: Broker) -> Iterator[Metric]:
+def _objects(broker: Broker, totals: Totals) -> Iterator[Metric]:
     counters = broker.counters
     channels = counters.channels_opened - counters.channels_closed
     vhosts = broker.vhosts.values()
@@ -94,24 +95,16 @@ def _objects(broker: Broker) -> Iterator[Metric]:
     yield gauge("rabbitmq_channels", "Channels open", channels)
     yield gauge("rabbitmq_queues", "Queues", sum(len(v.queues) for v in vhosts))
     yield gauge("rabbitmq_exchanges", "Exchanges", sum(len(v.exchanges) for v in vhosts))
-    yield gauge("rabbitmq_consumers", "Consumers", _consumers(broker))
+    yield gauge("rabbitmq_consumers", "Consumers", totals.consumers)
     yield gauge("rabbitmq_vhosts", "Virtual hosts", len(broker.vhosts))
 
 
-def _consumers(broker: Broker) -> int:
-    return sum(len(q.consumers) for v in broker.vhosts.values() for q in v.queues.values())
-
-
-def _queue_sums(broker: Broker) -> Iterator[Metric]:
-    ready = unacked = 0
-    for vhost in broker.vhosts.values():
-        for queue in vhost.queues.values():
-            ready += queue.ready_count
-            unacked += queue.unacked_count
+def _queue_sums(totals: Totals) -> Iterator[Metric]:
+    ready, unacked = totals.of("messages_ready"), totals.of("messages_unacknowledged")
     yield gauge("rabbitmq_queue_messages_ready", "Messages ready to be delivered", ready)
     yield gauge("rabbitmq_queue_messages_unacked", "Messages delivered, not acked", unacked)
     yield gauge("rabbitmq_queue_messages", "Messages ready and unacked", ready + unacked)
-    yield gauge("rabbitmq_queue_consumers", "Consumers", _consumers(broker))
+    yield gauge("rabbitmq_queue_consumers", "Consumers", totals.consumers)
 
 
 _CHURN = (
@@ -125,10 +118,9 @@ _CHURN = (
 )
 
 
-def _churn(broker: Broker) -> Iterator[Metric]:
-    totals = broker.metrics.current_totals()
+def _churn(totals: Totals) -> Iterator[Metric]:
     for field, name, text in _CHURN:
-        yield counter(f"rabbitmq_{name}", text, totals[TOTAL_FIELDS.index(field)])
+        yield counter(f"rabbitmq_{name}", text, totals.of(field))
 
 
 def _machine(broker: Broker) -> Iterator[Metric]:
@@ -150,7 +142,7 @@ def _machine(broker: Broker) -> Iterator[Metric]:
     yield gauge("rabbitmq_erlang_uptime_seconds", "Seconds since the broker started", uptime)
 
 
-def _global(broker: Broker) -> Iterator[Metric]:
+def _global(broker: Broker, totals: Totals) -> Iterator[Metric]:
     counters = broker.counters
     unroutable = counters.dropped_unroutable + counters.returned_unroutable
     rows = {
@@ -170,7 +162,7 @@ def _global(broker: Broker) -> Iterator[Metric]:
             ("protocol",),
             [((PROTOCOL,), value)],
         )
-    for name, value in (("publishers", _publishers(broker)), ("consumers", _consumers(broker))):
+    for name, value in (("publishers", _publishers(broker)), ("consumers", totals.consumers)):
         yield labelled(
             GaugeMetricFamily,
             f"rabbitmq_global_{name}",
@@ -198,22 +190,17 @@ _BY_TYPE = (
 )
 
 
-def _by_queue_type(broker: Broker) -> Iterator[Metric]:
-    sums: dict[str, list[int]] = {"classic": list(broker.counters.gone_queues)}
-    for vhost in broker.vhosts.values():
-        for queue in vhost.queues.values():
-            into = sums.setdefault(queue.spec.kind, [0] * len(broker.counters.gone_queues))
-            for index, value in enumerate(queue_values(queue)):
-                into[index] += value
+def _by_queue_type(broker: Broker, totals: Totals) -> Iterator[Metric]:
     labels = ("protocol", "queue_type")
     for name, fields in _BY_TYPE:
-        places = [TOTAL_FIELDS.index(field) for field in fields]
+        places = [QUEUE_FIELDS.index(field) for field in fields]
+        sums = {kind: sum(row[at] for at in places) for kind, row in totals.by_kind.items()}
         yield labelled(
             CounterMetricFamily,
             f"rabbitmq_global_{name}",
             name.replace("_", " ").capitalize(),
             labels,
-            [((PROTOCOL, kind), sum(row[at] for at in places)) for kind, row in sums.items()],
+            [((PROTOCOL, kind), total) for kind, total in sums.items()],
         )
     yield labelled(
         CounterMetricFamily,

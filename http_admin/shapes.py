@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+R = TypeVar("R")
 
 
 class Shape(BaseModel):
     model_config = ConfigDict(extra="allow")
+
+
+class Page(BaseModel, Generic[R]):
+    """What a list answers to a query with `page`."""
+
+    items: list[R]
+    page: int
+    page_count: int
+    page_size: int
+    item_count: int
+    filtered_count: int
+    total_count: int
 
 
 class Sample(BaseModel):
@@ -197,3 +211,12 @@ class ConsumerRow(Shape):
     arguments: dict[str, Any]
     queue: dict[str, str]
     channel_details: dict[str, Any]
+
+
+# What lists answer with: an array, or a page of it.
+Queues: Any = list[QueueRow] | Page[QueueRow]
+Exchanges: Any = list[ExchangeRow] | Page[ExchangeRow]
+Bindings: Any = list[BindingRow] | Page[BindingRow]
+Connections: Any = list[ConnectionRow] | Page[ConnectionRow]
+Channels: Any = list[ChannelRow] | Page[ChannelRow]
+Consumers: Any = list[ConsumerRow] | Page[ConsumerRow]

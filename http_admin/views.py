@@ -190,7 +190,6 @@ def default_binding_row(vhost: VirtualHost, queue_name: str) -> Row:
     }
 
 
-def total_stats(broker: Broker, ask: SampleRange | None) -> Row:
-    values = broker.metrics.current_totals()
+def total_stats(broker: Broker, values: Sequence[int], ask: SampleRange | None) -> Row:
     wanted = TOTAL_FIELDS.index("get_empty")
     return message_stats(TOTAL_FIELDS[:wanted], values[:wanted], broker.metrics.totals, ask)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
 
+from http_admin import shapes
 from http_admin.auth import CurrentUser, Hub, sees_everything, vhost_for, visible_vhosts
 from http_admin.errors import ApiError, not_found
 from http_admin.listing import List, listed
@@ -36,13 +37,15 @@ def _find(hub: Broker, user: User, name: str) -> ConnectionEntry:
     raise not_found()
 
 
-@router.get("/connections", tags=["connections"])
+@router.get("/connections", tags=["connections"], response_model=shapes.Connections)
 def list_connections(hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Open client connections."""
     return listed(_visible(hub, user), ask, lambda one: one.describe(), lambda one: one.name)
 
 
-@router.get("/vhosts/{vhost:seg}/connections", tags=["connections"])
+@router.get(
+    "/vhosts/{vhost:seg}/connections", tags=["connections"], response_model=shapes.Connections
+)
 def list_vhost_connections(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Open client connections of one vhost."""
     vhost_for(hub, user, vhost)
@@ -50,7 +53,7 @@ def list_vhost_connections(vhost: str, hub: Hub, user: CurrentUser, ask: List) -
     return listed(here, ask, lambda one: one.describe(), lambda one: one.name)
 
 
-@router.get("/connections/{name:seg}", tags=["connections"])
+@router.get("/connections/{name:seg}", tags=["connections"], response_model=shapes.ConnectionRow)
 def get_connection(name: str, hub: Hub, user: CurrentUser) -> Row:
     """One connection."""
     return _find(hub, user, name).describe()
@@ -70,21 +73,23 @@ def close_connection(
     found.close(x_reason)
 
 
-@router.get("/connections/{name:seg}/channels", tags=["connections"])
+@router.get(
+    "/connections/{name:seg}/channels", tags=["connections"], response_model=shapes.Channels
+)
 def connection_channels(name: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
     """The channels of one connection."""
     rows = _find(hub, user, name).describe_channels()
     return listed(rows, ask, lambda row: row, lambda row: str(row["name"]))
 
 
-@router.get("/channels", tags=["channels"])
+@router.get("/channels", tags=["channels"], response_model=shapes.Channels)
 def list_channels(hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Open channels."""
     rows = [row for one in _visible(hub, user) for row in one.describe_channels()]
     return listed(rows, ask, lambda row: row, lambda row: str(row["name"]))
 
 
-@router.get("/vhosts/{vhost:seg}/channels", tags=["channels"])
+@router.get("/vhosts/{vhost:seg}/channels", tags=["channels"], response_model=shapes.Channels)
 def list_vhost_channels(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Open channels of one vhost."""
     vhost_for(hub, user, vhost)
@@ -93,7 +98,7 @@ def list_vhost_channels(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> A
     return listed(rows, ask, lambda row: row, lambda row: str(row["name"]))
 
 
-@router.get("/channels/{name:seg}", tags=["channels"])
+@router.get("/channels/{name:seg}", tags=["channels"], response_model=shapes.ChannelRow)
 def get_channel(name: str, hub: Hub, user: CurrentUser) -> Row:
     """One channel, with its consumers."""
     for one in _visible(hub, user):
@@ -114,14 +119,14 @@ def _consumers(vhosts: list[VirtualHost]) -> list[Row]:
     ]
 
 
-@router.get("/consumers", tags=["consumers"])
+@router.get("/consumers", tags=["consumers"], response_model=shapes.Consumers)
 def list_consumers(hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Consumers of every vhost the user may see."""
     rows = _consumers(visible_vhosts(hub, user))
     return listed(rows, ask, lambda row: row, lambda row: str(row["consumer_tag"]))
 
 
-@router.get("/consumers/{vhost:seg}", tags=["consumers"])
+@router.get("/consumers/{vhost:seg}", tags=["consumers"], response_model=shapes.Consumers)
 def list_vhost_consumers(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Consumers of one vhost."""
     rows = _consumers([vhost_for(hub, user, vhost)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,7 +15,9 @@ from prometheus_client.registry import Collector
 from http_admin.auth import Hub, require_tag
 from http_admin.metrics import gather, identity
 from http_admin.metrics_objects import gather_detailed, gather_objects
+from http_admin.totals import Sums
 
+FAMILIES_AT_ONCE = 4
 router = APIRouter(tags=["metrics"], default_response_class=Response)
 _TEXT: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
@@ -22,32 +25,36 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 
 
 class _Gathered(Collector):
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
 
     def collect(self) -> Iterator[Metric]:
         return iter(self._families)
 
 
 async def _written(request: Request, families: Iterable[Metric]) -> Response:
-    """Gathered here on the loop, written on another thread."""
+    """Gathered here on the loop, family by family; written on another thread."""
     encode, kind = choose_encoder(request.headers.get("accept", ""))
-    gathered = _Gathered(families)
-    body = await asyncio.to_thread(encode, gathered)
+    gathered = []
+    for number, family in enumerate(families):
+        gathered.append(family)
+        if number % FAMILIES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    body = await asyncio.to_thread(encode, _Gathered(gathered))
     return Response(body, media_type=kind)
 
 
 @router.get("/metrics", responses=_TEXT)
-async def metrics(request: Request, hub: Hub) -> Response:
+async def metrics(request: Request, hub: Hub, sums: Sums) -> Response:
     """Sums over everything, in the Prometheus text format; no names of objects."""
-    return await _written(request, gather(hub, "aggregated", hub.cluster_name))
+    return await _written(request, gather(hub, sums))
 
 
 @router.get("/metrics/per-object", responses=_TEXT, dependencies=[require_tag("monitoring")])
 async def metrics_per_object(request: Request, hub: Hub) -> Response:
     """A sample per queue, exchange and connection."""
-    named = identity(hub, "per-object", hub.cluster_name)
-    return await _written(request, [*named, *gather_objects(hub)])
+    named = identity(hub, "per-object")
+    return await _written(request, chain(named, gather_objects(hub)))
 
 
 @router.get("/metrics/detailed", responses=_TEXT, dependencies=[require_tag("monitoring")])
@@ -59,6 +66,6 @@ async def metrics_detailed(
     queue: Annotated[list[str], Query()] = [],  # noqa: B006
 ) -> Response:
     """Samples per object of the families named, for some vhosts or queues only."""
-    named = identity(hub, "detailed", hub.cluster_name)
+    named = identity(hub, "detailed")
     chosen = gather_detailed(hub, set(family), set(vhost), set(queue))
-    return await _written(request, [*named, *chosen])
+    return await _written(request, chain(named, chosen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,8 +22,9 @@ from http_admin.product import (
 from http_admin.samples import SampleRange, Samples
 from http_admin.shapes import NodeRow, OverviewRow
 from http_admin.surroundings import Around, Surroundings
+from http_admin.totals import Sums, Totals
 from http_admin.views import Row, lengths, message_stats, rate, total_stats
-from leveret.broker import Broker, ConnectionEntry, User, VirtualHost
+from leveret.broker import Broker, User, VirtualHost
 from leveret.broker.metrics import QUEUE_FIELDS, TOTAL_FIELDS, queue_values
 from leveret.broker.parameters import CLUSTER_NAME, GLOBAL
 
@@ -34,15 +36,18 @@ CHURN = (
 
 
 @router.get("/overview", response_model=OverviewRow)
-def overview(hub: Hub, user: CurrentUser, around: Around, samples: Samples) -> Row:
+def overview(hub: Hub, user: CurrentUser, around: Around, samples: Samples, sums: Sums) -> Row:
     """The broker at a glance: versions, totals, rates, listeners."""
-    everything = sees_everything(user)
     vhosts = visible_vhosts(hub, user)
     row = _names(hub)
-    row["message_stats"] = total_stats(hub, samples) if everything else _sums(vhosts)
-    row["queue_totals"] = _queue_totals(hub, vhosts, samples if everything else None, everything)
-    row["object_totals"] = _object_totals(hub, user, vhosts)
-    row["churn_rates"] = _churn(hub, samples)
+    if sees_everything(user):
+        row["message_stats"] = total_stats(hub, sums.values, samples)
+        row["queue_totals"] = _whole_queue_totals(hub, sums, samples)
+        row["object_totals"] = _whole_object_totals(hub, sums)
+    else:
+        row["message_stats"], row["queue_totals"] = _part(vhosts)
+        row["object_totals"] = _part_of_objects(hub, user, vhosts)
+    row["churn_rates"] = _churn(hub, sums.values, samples)
     row["listeners"] = listener_rows(hub, around)
     row["contexts"] = []
     return row
@@ -80,49 +85,46 @@ def exchange_types() -> list[Row]:
     return [{"name": name, "description": text, "enabled": True} for name, text in EXCHANGE_TYPES]
 
 
-def _sums(vhosts: list[VirtualHost]) -> Row:
+def _whole_queue_totals(hub: Broker, sums: Totals, samples: SampleRange | None) -> Row:
+    ready, unacked = sums.of("messages_ready"), sums.of("messages_unacknowledged")
+    return lengths(ready, unacked, hub.metrics.totals, TOTAL_FIELDS, samples)
+
+
+def _whole_object_totals(hub: Broker, sums: Totals) -> Row:
+    return {
+        "connections": len(hub.connections),
+        "channels": hub.counters.channels_opened - hub.counters.channels_closed,
+        "queues": sum(len(vhost.queues) for vhost in hub.vhosts.values()),
+        "exchanges": sum(len(vhost.exchanges) for vhost in hub.vhosts.values()),
+        "consumers": sums.consumers,
+    }
+
+
+def _part(vhosts: list[VirtualHost]) -> tuple[Row, Row]:
     """Totals of what this user may see, without rates: those are measured for the whole."""
     sums = [0] * len(QUEUE_FIELDS)
     for vhost in vhosts:
         for queue in vhost.queues.values():
             for index, value in enumerate(queue_values(queue)):
                 sums[index] += value
-    return message_stats(QUEUE_FIELDS, sums, None)
+    ready = sums[QUEUE_FIELDS.index("messages_ready")]
+    unacked = sums[QUEUE_FIELDS.index("messages_unacknowledged")]
+    stats = message_stats(QUEUE_FIELDS, sums, None)
+    return stats, lengths(ready, unacked, None, QUEUE_FIELDS, None)
 
 
-def _queue_totals(
-    hub: Broker, vhosts: list[VirtualHost], samples: SampleRange | None, everything: bool
-) -> Row:
-    ready = unacked = 0
-    for vhost in vhosts:
-        for queue in vhost.queues.values():
-            ready += queue.ready_count
-            unacked += queue.unacked_count
-    series = hub.metrics.totals if everything else None
-    return lengths(ready, unacked, series, TOTAL_FIELDS, samples)
-
-
-def _object_totals(hub: Broker, user: User, vhosts: list[VirtualHost]) -> Row:
-    connections = [
-        one for one in hub.connections if sees_everything(user) or one.user.name == user.name
-    ]
+def _part_of_objects(hub: Broker, user: User, vhosts: list[VirtualHost]) -> Row:
+    connections = [one for one in hub.connections if one.user.name == user.name]
     return {
         "connections": len(connections),
-        "channels": _channels(hub, user, connections),
+        "channels": sum(len(one.describe_channels()) for one in connections),
         "queues": sum(len(vhost.queues) for vhost in vhosts),
         "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
         "consumers": sum(len(q.consumers) for vhost in vhosts for q in vhost.queues.values()),
     }
 
 
-def _channels(hub: Broker, user: User, connections: list[ConnectionEntry]) -> int:
-    if sees_everything(user):
-        return hub.counters.channels_opened - hub.counters.channels_closed
-    return sum(len(one.describe_channels()) for one in connections)
-
-
-def _churn(hub: Broker, samples: SampleRange | None) -> Row:
-    values = hub.metrics.current_totals()
+def _churn(hub: Broker, values: Sequence[int], samples: SampleRange | None = None) -> Row:
     row: Row = {}
     for name in CHURN:
         index = TOTAL_FIELDS.index(name)
@@ -214,16 +216,16 @@ def deprecated_features(user: CurrentUser) -> list[Row]:
 
 
 @router.get("/nodes", response_model=list[NodeRow], dependencies=[require_tag("monitoring")])
-def list_nodes(hub: Hub, samples: Samples) -> list[Row]:
+def list_nodes(hub: Hub, sums: Sums) -> list[Row]:
     """The nodes of the cluster: this one."""
-    return [node_row(hub)]
+    return [node_row(hub, sums)]
 
 
 @router.get("/nodes/{name:seg}", response_model=NodeRow, dependencies=[require_tag("monitoring")])
-def get_node(name: str, hub: Hub) -> Row:
+def get_node(name: str, hub: Hub, sums: Sums) -> Row:
     """One node: memory, disk, file descriptors, alarms, uptime."""
     _require_node(hub, name)
-    return node_row(hub)
+    return node_row(hub, sums)
 
 
 @router.get("/nodes/{name:seg}/memory", dependencies=[require_tag("monitoring")])
@@ -247,9 +249,8 @@ def _require_node(hub: Broker, name: str) -> None:
         raise not_found()
 
 
-def node_row(hub: Broker) -> Row:
+def node_row(hub: Broker, sums: Totals) -> Row:
     alarms = hub.alarms.raised
-    totals = hub.metrics.current_totals()
     row: Row = {
         "name": hub.settings.node_name,
         "type": "disc",
@@ -291,8 +292,4 @@ def node_row(hub: Broker) -> Row:
         "net_ticktime": 60,
         "cluster_links": [],
     }
-    for name in CHURN:
-        index = TOTAL_FIELDS.index(name)
-        row[name] = totals[index]
-        row[f"{name}_details"] = rate(hub.metrics.totals, index)
-    return row
+    return row | _churn(hub, sums.values)

@@ -10,11 +10,13 @@ from pydantic import BaseModel, Field
 
 from bindings import Binding, Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec
+from http_admin import shapes
 from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
-from http_admin.listing import List, listed
-from http_admin.samples import Samples
+from http_admin.listing import List, Wanted, listed, listed_softly
+from http_admin.queue_columns import quick_queue_columns
+from http_admin.samples import SampleRange, Samples
 from http_admin.views import (
     Row,
     binding_row,
@@ -55,7 +57,7 @@ def _exchanges(vhosts: list[VirtualHost]) -> list[tuple[VirtualHost, Exchange]]:
     return [(v, exchange) for v in vhosts for exchange in v.exchanges.values()]
 
 
-@router.get("/exchanges", tags=["exchanges"])
+@router.get("/exchanges", tags=["exchanges"], response_model=shapes.Exchanges)
 def list_exchanges(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Every exchange the user may see."""
     return listed(
@@ -66,7 +68,7 @@ def list_exchanges(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> 
     )
 
 
-@router.get("/exchanges/{vhost:seg}", tags=["exchanges"])
+@router.get("/exchanges/{vhost:seg}", tags=["exchanges"], response_model=shapes.Exchanges)
 def list_vhost_exchanges(
     vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
 ) -> Any:
@@ -79,7 +81,9 @@ def list_vhost_exchanges(
     )
 
 
-@router.get("/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"])
+@router.get(
+    "/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"], response_model=shapes.ExchangeRow
+)
 def get_exchange(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
     """One exchange."""
     held = vhost_for(hub, user, vhost)
@@ -113,7 +117,11 @@ async def delete_exchange(
     await until_durable(hub)
 
 
-@router.get("/exchanges/{vhost:seg}/{name:seg}/bindings/source", tags=["exchanges"])
+@router.get(
+    "/exchanges/{vhost:seg}/{name:seg}/bindings/source",
+    tags=["exchanges"],
+    response_model=list[shapes.BindingRow],
+)
 def exchange_bindings_from(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
     """Bindings in which the exchange is the source."""
     held = vhost_for(hub, user, vhost)
@@ -123,7 +131,11 @@ def exchange_bindings_from(vhost: str, name: str, hub: Hub, user: CurrentUser) -
     return [binding_row(held, binding) for binding in found.bindings]
 
 
-@router.get("/exchanges/{vhost:seg}/{name:seg}/bindings/destination", tags=["exchanges"])
+@router.get(
+    "/exchanges/{vhost:seg}/{name:seg}/bindings/destination",
+    tags=["exchanges"],
+    response_model=list[shapes.BindingRow],
+)
 def exchange_bindings_to(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
     """Bindings in which the exchange is the destination."""
     held = vhost_for(hub, user, vhost)
@@ -145,29 +157,33 @@ def _queues(vhosts: list[VirtualHost]) -> list[tuple[VirtualHost, HeldQueue]]:
     return [(v, queue) for v in vhosts for queue in v.queues.values()]
 
 
-@router.get("/queues", tags=["queues"])
-def list_queues(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+@router.get("/queues", tags=["queues"], response_model=shapes.Queues)
+async def list_queues(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Every queue the user may see."""
-    return listed(
-        _queues(visible_vhosts(hub, user)),
-        ask,
-        lambda one: queue_row(hub, *one, samples),
-        lambda one: one[1].name,
-    )
+    return await _list_queues(hub, visible_vhosts(hub, user), ask, samples)
 
 
-@router.get("/queues/{vhost:seg}", tags=["queues"])
-def list_vhost_queues(vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+@router.get("/queues/{vhost:seg}", tags=["queues"], response_model=shapes.Queues)
+async def list_vhost_queues(
+    vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
+) -> Any:
     """The queues of one vhost."""
-    return listed(
-        _queues([vhost_for(hub, user, vhost)]),
+    return await _list_queues(hub, [vhost_for(hub, user, vhost)], ask, samples)
+
+
+async def _list_queues(
+    hub: Broker, vhosts: list[VirtualHost], ask: Wanted, samples: SampleRange | None
+) -> Any:
+    return await listed_softly(
+        _queues(vhosts),
         ask,
         lambda one: queue_row(hub, *one, samples),
         lambda one: one[1].name,
+        quick_queue_columns(hub),
     )
 
 
-@router.get("/queues/{vhost:seg}/{name:seg}", tags=["queues"])
+@router.get("/queues/{vhost:seg}/{name:seg}", tags=["queues"], response_model=shapes.QueueRow)
 def get_queue(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
     """One queue, with its consumers."""
     from http_admin.routes.connections import consumer_row
@@ -226,7 +242,11 @@ async def purge_queue(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Non
     await until_durable(hub)
 
 
-@router.get("/queues/{vhost:seg}/{name:seg}/bindings", tags=["queues"])
+@router.get(
+    "/queues/{vhost:seg}/{name:seg}/bindings",
+    tags=["queues"],
+    response_model=list[shapes.BindingRow],
+)
 def queue_bindings(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
     """Bindings that lead to the queue, the default one first."""
     held = vhost_for(hub, user, vhost)
@@ -253,14 +273,14 @@ def _all_bindings(vhosts: list[VirtualHost]) -> list[Row]:
     return rows + [binding_row(v, binding) for v in vhosts for binding in v.bindings()]
 
 
-@router.get("/bindings", tags=["bindings"])
+@router.get("/bindings", tags=["bindings"], response_model=shapes.Bindings)
 def list_bindings(hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Every binding the user may see."""
     rows = _all_bindings(visible_vhosts(hub, user))
     return listed(rows, ask, lambda row: row, lambda row: str(row["source"]))
 
 
-@router.get("/bindings/{vhost:seg}", tags=["bindings"])
+@router.get("/bindings/{vhost:seg}", tags=["bindings"], response_model=shapes.Bindings)
 def list_vhost_bindings(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
     """The bindings of one vhost."""
     rows = _all_bindings([vhost_for(hub, user, vhost)])
@@ -277,7 +297,11 @@ def _between(held: VirtualHost, source: str, kind: str, destination: str) -> lis
     return [binding for binding in exchange.bindings if binding.destination == to]
 
 
-@router.get("/bindings/{vhost:seg}/e/{source:seg}/{kind}/{destination:seg}", tags=["bindings"])
+@router.get(
+    "/bindings/{vhost:seg}/e/{source:seg}/{kind}/{destination:seg}",
+    tags=["bindings"],
+    response_model=list[shapes.BindingRow],
+)
 def bindings_between(
     vhost: str, source: str, kind: str, destination: str, hub: Hub, user: CurrentUser
 ) -> list[Row]:
@@ -329,6 +353,7 @@ def _one_binding(
 @router.get(
     "/bindings/{vhost:seg}/e/{source:seg}/{kind}/{destination:seg}/{properties_key:seg}",
     tags=["bindings"],
+    response_model=shapes.BindingRow,
 )
 def get_binding(
     vhost: str,
