@@ -171,7 +171,7 @@ class SqlStore(FillingStore):
 
     def _hand_over(self) -> None:
         if self.state is StoreState.FAILED or self._writer is None:
-            self._refuse()
+            self._refuse(StoreFailed("the store has failed"))
             return
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -198,6 +198,7 @@ class SqlStore(FillingStore):
             self._on_swept(report.usage)
         elif isinstance(report, Broken):
             self.state = StoreState.FAILED
+            self._refuse(report.error)
             self._on_failed(Failed(self.committed, report.error))
         else:
             self._on_closed()
@@ -239,10 +240,12 @@ class SqlStore(FillingStore):
     def _has_given_up(self) -> bool:
         return self.state is not StoreState.RUNNING
 
-    def _refuse(self) -> None:
+    def _refuse(self, error: StoreError) -> None:
+        """Fail the batch being filled, even an empty one: whoever listens must hear of it."""
         batch = self._take_batch()
-        self.committed = batch.mark
-        self._on_failed(Failed(batch.mark, StoreFailed("the store has failed; see its log")))
+        if self._in_flight is None:
+            self.committed = batch.mark
+        self._on_failed(Failed(batch.mark, error))
 
     # -- reading and retention -------------------------------------------------------------------
 
@@ -261,11 +264,11 @@ class SqlStore(FillingStore):
             self._writer.put(retention)
         return await asyncio.shield(self._sweeping)
 
-    def _on_swept(self, usage: Usage) -> None:
+    def _on_swept(self, usage: Usage | None) -> None:
         sweeping, self._sweeping = self._sweeping, None
-        self.usage = usage
+        self.usage = usage or self.usage
         if sweeping is not None and not sweeping.done():
-            sweeping.set_result(usage)
+            sweeping.set_result(self.usage)
 
     # -- closing ---------------------------------------------------------------------------------
 
@@ -286,7 +289,7 @@ class SqlStore(FillingStore):
 
     def _end_writer(self) -> None:
         if not self._batch.is_empty:
-            self._refuse()
+            self._refuse(StoreFailed("the store is closing and cannot write"))
         if self._writer is not None and not self._sentinel_sent:
             self._sentinel_sent = True
             self._writer.put(Closing(clean=not self._has_given_up))

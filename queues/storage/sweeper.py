@@ -36,6 +36,7 @@ class Sweeper:
         self, connection: sqlite3.Connection, transactor: Transactor, retention: Retention
     ) -> None:
         self._execute = connection.execute
+        self._script = connection.executescript
         self._transactor = transactor
         self._retention = retention
         self._live = [ids for ids in map(_in_order, retention.live) if ids]
@@ -149,8 +150,8 @@ class Sweeper:
             pages, free, _ = self._one(statements.PAGE_COUNTS)
             if free < max(2 * PAGES_PER_STEP, pages // 4):
                 return
-            # Every page is one step of the statement: without fetchall only one would move.
-            self._execute(statements.GIVE_BACK_PAGES.format(pages=PAGES_PER_STEP)).fetchall()
+            # Every page is one step of this statement, and `execute` takes only the first one.
+            self._script(statements.GIVE_BACK_PAGES.format(pages=PAGES_PER_STEP))
             yield True
 
 

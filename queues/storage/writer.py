@@ -40,7 +40,9 @@ _LITTLE_SPACE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    usage: Usage
+    """The answer to every `Retention`; no usage when the sweep could not be finished."""
+
+    usage: Usage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Writer:
         self._report = report
         self._inbox: SimpleQueue[Job] = SimpleQueue()
         self._sweeper: Sweeper | None = None
+        self._sweep_asked = False
         self._wal_pages = 0
         self._broken: StoreError | None = None
         self._thread = Thread(target=self._run, name="leveret-writer", daemon=True)
@@ -107,6 +110,7 @@ class Writer:
                 if self._wal_pages > CHECKPOINT_PAGES:
                     self._guarded(self._checkpoint)
             elif isinstance(job, Retention):
+                self._sweep_asked = True
                 self._guarded(lambda job=job: self._begin_sweep(job))  # type: ignore[misc]
             elif job is None:
                 self._guarded(self._sweep_on if self._sweeper else self._checkpoint)
@@ -178,14 +182,15 @@ class Writer:
 
     def _sweep_on(self) -> None:
         if self._sweeper is not None and not self._sweeper.step():
-            self._end_sweep()
+            self._end_sweep(self._sweeper.usage)
         self._wal_pages += _PAGES_PER_COMMIT * 4
         if self._wal_pages > CHECKPOINT_PAGES:
             self._checkpoint()
 
-    def _end_sweep(self) -> None:
-        if self._sweeper is not None:
-            usage, self._sweeper = self._sweeper.usage, None
+    def _end_sweep(self, usage: Usage | None = None) -> None:
+        self._sweeper = None
+        if self._sweep_asked:
+            self._sweep_asked = False
             self._report(Swept(usage))
 
     def _checkpoint(self) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from leveret.model.history import EventKind, Keep
 from leveret.model.store import (
@@ -19,6 +22,7 @@ from leveret.model.store import (
     StoredMessage,
 )
 from queues.storage.memory_store import MemoryStore
+from queues.storage.schema import DATABASE_NAME
 from queues.storage.sql_store import SqlStore
 
 DEADLINE = 30
@@ -51,6 +55,7 @@ class Harness:
         self.clock = clock or FakeClock()
         self.outcomes: list[Committed | Failed] = []
         self._news = asyncio.Event()
+        self._directory = directory
         self.store: Store = self._build(directory)
         self.recovered: Recovered = self.store.recover()
 
@@ -136,3 +141,10 @@ class Harness:
     async def rotten(self, message_ids: Sequence[int]) -> list[int]:
         found = await self.store.load(message_ids)
         return [item.id for item in found if isinstance(item, Rotten)]
+
+    def query(self, sql: str, *values: object) -> list[Any]:
+        """Look into the database as a reader would."""
+        assert self._directory is not None
+        address = f"file:{self._directory / DATABASE_NAME}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            return connection.execute(sql, values).fetchall()

@@ -27,18 +27,26 @@ from leveret.model.store import (
     VhostDefinition,
 )
 from queues.storage.packing import unpack_ids
+from queues.storage.writer import Writer
 from tests.contract.stores import DEADLINE, Harness
 
 LARGE = bytes(300_000)
 
 
-def limit_pages(harness: Harness, spare: int | None) -> None:
+async def limit_pages(harness: Harness, spare: int | None) -> None:
     """Let the database grow by so many pages and no further; None lifts the limit."""
-    writer = harness.sql._writer
-    assert writer is not None
+    writer = await idle_writer(harness)
     used = writer._connection.execute("PRAGMA page_count").fetchone()[0]
     limit = 1 << 30 if spare is None else used + spare
     writer._connection.execute(f"PRAGMA max_page_count={limit}").fetchall()
+
+
+async def idle_writer(harness: Harness) -> Writer:
+    """Its connection may be used from here only while it has nothing to do."""
+    writer = harness.sql._writer
+    assert writer is not None
+    await until(lambda: harness.sql._in_flight is None and writer._wal_pages == 0)
+    return writer
 
 
 class BadSink:
@@ -78,7 +86,7 @@ async def harness(tmp_path: Path) -> Harness:
 
 
 async def test_a_full_disk_fails_the_batch_and_no_more(harness: Harness, tmp_path: Path):
-    limit_pages(harness, 0)
+    await limit_pages(harness, 0)
     lost = harness.publish(LARGE)
     harness.ack([1, 2])
     harness.store.save(VhostDefinition("defined meanwhile"))
@@ -88,7 +96,7 @@ async def test_a_full_disk_fails_the_batch_and_no_more(harness: Harness, tmp_pat
     assert isinstance(failure.error, DiskFull)
     # The acks and the definition fit, and follow by themselves.
     await until(lambda: harness.store.state is StoreState.RUNNING)
-    limit_pages(harness, None)
+    await limit_pages(harness, None)
     kept = harness.publish(LARGE)
     await harness.durable()
     await harness.close()
@@ -101,7 +109,7 @@ async def test_a_full_disk_fails_the_batch_and_no_more(harness: Harness, tmp_pat
 
 
 async def test_acks_wait_out_a_full_disk(harness: Harness, tmp_path: Path):
-    limit_pages(harness, 0)
+    await limit_pages(harness, 0)
     for first in (1, 3, 5):
         harness.publish(LARGE)
         harness.ack([first, first + 1])
@@ -111,7 +119,7 @@ async def test_acks_wait_out_a_full_disk(harness: Harness, tmp_path: Path):
         assert harness.store.state is StoreState.DISK_FULL
     assert len(harness.failed) >= 3
     assert len(harness.committed) == 1
-    limit_pages(harness, None)
+    await limit_pages(harness, None)
     await until(lambda: harness.store.state is StoreState.RUNNING)
     await harness.close()
     again = Harness(tmp_path)
@@ -121,10 +129,10 @@ async def test_acks_wait_out_a_full_disk(harness: Harness, tmp_path: Path):
 
 
 async def test_nothing_is_recorded_about_a_message_that_was_lost(harness: Harness, tmp_path: Path):
-    limit_pages(harness, 0)
+    await limit_pages(harness, 0)
     lost = harness.publish(LARGE)
     await harness.durable()
-    limit_pages(harness, None)
+    await limit_pages(harness, None)
     await until(lambda: harness.sql._retry is None)
     # The broker may still hold it in memory, deliver it and take a snapshot of its queue.
     harness.store.record(EventKind.DELIVERED, 1, lost)
@@ -133,9 +141,7 @@ async def test_nothing_is_recorded_about_a_message_that_was_lost(harness: Harnes
     await harness.durable()
     harness.ack([lost, 1])
     await harness.durable()
-    writer = harness.sql._writer
-    assert writer is not None
-    rows = writer._connection.execute("SELECT ids FROM events").fetchall()
+    rows = harness.query("SELECT ids FROM events")
     assert all(lost not in unpack_ids(ids) for (ids,) in rows)
     await harness.close()
     again = Harness(tmp_path)
@@ -144,7 +150,7 @@ async def test_nothing_is_recorded_about_a_message_that_was_lost(harness: Harnes
 
 
 async def test_closing_on_a_full_disk_ends(harness: Harness, tmp_path: Path):
-    limit_pages(harness, 0)
+    await limit_pages(harness, 0)
     harness.publish(LARGE)
     harness.ack([1])
     harness.store.save(VhostDefinition("large", "x" * 300_000))
@@ -208,8 +214,7 @@ async def test_a_log_that_cannot_roll_back_ends_the_store(harness: Harness):
 
 
 async def test_an_unexpected_error_ends_the_store(harness: Harness):
-    writer = harness.sql._writer
-    assert writer is not None
+    writer = await idle_writer(harness)
     writer._connection.execute("DROP TABLE messages")
     harness.publish()
     await harness.durable()
@@ -219,14 +224,23 @@ async def test_an_unexpected_error_ends_the_store(harness: Harness):
 
 
 async def test_trouble_in_the_background_ends_the_store(harness: Harness):
-    writer = harness.sql._writer
-    assert writer is not None
+    writer = await idle_writer(harness)
     writer._connection.execute("DROP TABLE origins")
     await harness.store.sweep(Retention(10))
     await until(lambda: harness.store.state is StoreState.FAILED)
+    assert harness.failed[0].is_fatal  # told at once, not with the next batch
     harness.publish()
     await harness.durable()
-    assert harness.failed[0].is_fatal
+    assert len(harness.failed) == 2
+    await harness.close()
+
+
+async def test_a_sweep_of_a_broken_store_is_answered(harness: Harness):
+    writer = await idle_writer(harness)
+    writer._broken = StoreFailed("broken while nobody looked")
+    before = harness.store.usage
+    async with asyncio.timeout(DEADLINE):
+        assert await harness.store.sweep(Retention(10)) == before
     await harness.close()
 
 

@@ -241,9 +241,7 @@ async def test_a_trimming_snapshot_drops_what_came_before(tmp_path: Path):
     harness.store.save(Snapshot(1, (Live(array("Q", ids[3:]), array("I", [5, 5])),), trim=True))
     harness.ack([ids[3]])
     await harness.durable()
-    rows = harness.sql._writer._connection.execute(  # type: ignore[union-attr]
-        "SELECT kind FROM events ORDER BY id"
-    ).fetchall()
+    rows = harness.query("SELECT kind FROM events ORDER BY id")
     assert [kind for (kind,) in rows] == [EventKind.SNAPSHOT, EventKind.ACKED]
     harness = await reopened(harness, tmp_path)
     assert harness.live() == [ids[4]]

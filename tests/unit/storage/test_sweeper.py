@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from array import array
 from pathlib import Path
 
@@ -24,20 +23,16 @@ async def harness(tmp_path: Path) -> Harness:
     return harness
 
 
-def connection_of(harness: Harness) -> sqlite3.Connection:
-    writer = harness.sql._writer
-    assert writer is not None
-    return writer._connection
-
-
 def stored(harness: Harness) -> list[int]:
-    rows = connection_of(harness).execute("SELECT id FROM messages ORDER BY id").fetchall()
-    return [message_id for (message_id,) in rows]
+    return rows(harness, "messages")
+
+
+def rows(harness: Harness, table: str) -> list[int]:
+    return [row_id for (row_id,) in harness.query(f"SELECT id FROM {table} ORDER BY id")]
 
 
 def kinds(harness: Harness) -> list[int]:
-    rows = connection_of(harness).execute("SELECT kind FROM events ORDER BY id").fetchall()
-    return [kind for (kind,) in rows]
+    return [kind for (kind,) in harness.query("SELECT kind FROM events ORDER BY id")]
 
 
 def retention(harness: Harness, live: list[int], **limits: int) -> Retention:
@@ -164,11 +159,6 @@ async def test_a_deleted_queue_leaves_when_its_history_has(harness: Harness):
     await harness.close()
 
 
-def rows(harness: Harness, table: str) -> list[int]:
-    found = connection_of(harness).execute(f"SELECT id FROM {table} ORDER BY id").fetchall()
-    return [row_id for (row_id,) in found]
-
-
 async def test_content_without_history_goes_once_no_queue_holds_it(harness: Harness):
     plain = harness.publish_many(3, keep=Keep.NOTHING)
     (told,) = harness.publish_many(1, keep=Keep.METADATA)
@@ -189,10 +179,8 @@ async def test_discarding_to_metadata_drops_the_body_and_keeps_the_rest(harness:
     await harness.durable()
     harness.store.discard([told, full], Keep.METADATA)
     await harness.durable()
-    row = connection_of(harness).execute(
-        "SELECT body, size, routing_key FROM messages WHERE id=?", (told,)
-    )
-    assert row.fetchone() == (None, 6, "q1")
+    told_of = harness.query("SELECT body, size, routing_key FROM messages WHERE id=?", told)
+    assert told_of == [(None, 6, "q1")]
     assert await harness.bodies([full]) == [b"hello"]
     await harness.close()
 
