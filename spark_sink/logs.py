@@ -7,6 +7,7 @@ the number of that queue names its directory under `<data directory>/logs`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +21,13 @@ from queues.log.errors import LogError
 from queues.log.reader import LogReader
 from spark_sink.chunks import Tally
 from spark_sink.database import Database
-from spark_sink.names import LOG_KIND, QueueName, partitioned_logs, queue_names
+from spark_sink.names import LOG_KIND, QueueName, queue_names
 from spark_sink.packed import Packed, one_text, times
 from spark_sink.properties import PropertyColumns
 from spark_sink.schemas import arrow_schema
 from spark_sink.selection import Request, Selection
 
+_PARTITION_OF = "x-partition-of"
 _EXCHANGE, _ROUTING_KEY, _PROPERTIES, _BODY = range(4)
 
 
@@ -44,11 +46,10 @@ class Partition:
 def partitions(database: Database, selection: Selection) -> list[Partition]:
     """The logs a selection names (all of them if none), each with its range as of now."""
     found = []
-    logs = partitioned_logs(database)
     for queue in queue_names(database).values():
         if queue.kind != LOG_KIND or queue.deleted_ms is not None:
             continue
-        log, number = log_of(queue, logs)
+        log, number = log_of(queue)
         if selection.queues and not {log, queue.name}.intersection(selection.queues):
             continue
         if selection.vhosts and queue.vhost not in selection.vhosts:
@@ -60,10 +61,10 @@ def partitions(database: Database, selection: Selection) -> list[Partition]:
     return found
 
 
-def log_of(queue: QueueName, logs: set[tuple[str, str]]) -> tuple[str, int]:
+def log_of(queue: QueueName) -> tuple[str, int]:
     """Name of the log and number of the partition that a queue is."""
     log, _, number = queue.name.rpartition("-")
-    if (queue.vhost, log) in logs and number.isdecimal():
+    if number.isdecimal() and json.loads(queue.arguments or "{}").get(_PARTITION_OF) == log:
         return log, int(number)
     return queue.name, 0
 

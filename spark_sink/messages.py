@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from leveret.model.history import EventKind, Keep
 from spark_sink.chunks import Tally, bounded
 from spark_sink.database import Database
-from spark_sink.names import Origins, chosen_queues, origins
-from spark_sink.packed import Packed, bytes_sql, number_sql, numbers, times
+from spark_sink.names import Origins, Republished, chosen_queues, origins
+from spark_sink.packed import Packed, bytes_sql, number_sql, numbers, texts, times
 from spark_sink.properties import TEXT_NAMES, PropertyColumns
 from spark_sink.schemas import arrow_schema
 from spark_sink.selection import Request, Selection
@@ -26,21 +27,22 @@ _KEPT = f"AND keep > {int(Keep.NOTHING)}"
 
 def read_messages(database: Database, request: Request, tally: Tally) -> Iterator[pa.RecordBatch]:
     """Batches of the columns asked for; bodies and properties are read only when asked for."""
-    needed = _needed(request.columns)
+    needed = _needed(request)
     tally.columns = tuple(sorted(needed))
     where = _conditions(request.selection)
     weight = "size + length(properties)" if "body" in needed else "256"
     schema = arrow_schema("messages", request.columns)
     span = (request.from_id, request.to_id)
+    republished = Republished(database, span)
     for low, high in bounded(database, "messages", weight, span, where):
         chunk = _Chunk(database, needed, (low, high), where)
+        chunk.republished = republished
         tally.queries += 1
         tally.scanned += len(chunk.ids)
         tally.bytes += chunk.bytes
         batch = pa.record_batch([chunk.column(n) for n in request.columns], schema=schema)
-        mask = _in_queues(database, request.selection, chunk.ids)
-        if mask is not None:
-            batch = batch.filter(pa.array(mask))
+        for mask in _masks(database, request.selection, chunk):
+            batch = batch.filter(mask)
         tally.rows += batch.num_rows
         if batch.num_rows:
             yield batch
@@ -53,7 +55,7 @@ def count_messages(database: Database, request: Request) -> dict[str, int]:
         "SELECT count(*), coalesce(sum(size), 0) FROM messages"  # noqa: S608
         f" WHERE id >= ? AND id < ? {condition}"
     )
-    if not request.selection.queues:
+    if not request.selection.queues and not request.selection.vhosts:
         row = database.row(sql, [request.from_id, request.to_id, *values])
         return {"rows": int(row[0]), "bytes": int(row[1])}
     rows = size = 0
@@ -88,6 +90,7 @@ class _Chunk:
         }
         self._properties: PropertyColumns | None = None
         self._origins: Origins | None = None
+        self.republished = Republished(database, span)
         self.ids = self._numbers["id"]
         self.bytes = sum(len(packed.data) for packed in self._packed.values())
 
@@ -115,7 +118,12 @@ class _Chunk:
         wanted = self._numbers["origin"]
         if self._origins is None:
             self._origins = origins(self._database, wanted)
-        return getattr(self._origins, name).take(self._origins.index_of(wanted))
+        found = getattr(self._origins, name).take(self._origins.index_of(wanted))
+        own = np.flatnonzero(wanted == 0)
+        if name != "vhost" or not len(own):
+            return found
+        mask = pa.array(wanted == 0)
+        return pc.replace_with_mask(found, mask, texts(self.republished.vhosts(self.ids[own])))
 
 
 def _text_property(name: str) -> Callable[[_Chunk], pa.Array]:
@@ -142,8 +150,9 @@ _SOURCES = {
 }  # fmt: skip
 
 
-def _needed(columns: tuple[str, ...]) -> set[str]:
-    return {"id"} | {_SOURCES.get(name, "properties") for name in columns}
+def _needed(request: Request) -> set[str]:
+    needed = {"id"} | {_SOURCES.get(name, "properties") for name in request.columns}
+    return needed | {"origin"} if request.selection.vhosts else needed
 
 
 def _conditions(selection: Selection) -> tuple[str, list[Any]]:
@@ -157,17 +166,30 @@ def _conditions(selection: Selection) -> tuple[str, list[Any]]:
         values.append(selection.until_ms)
     if selection.vhosts:
         marks = ", ".join("?" * len(selection.vhosts))
-        parts.append(f"AND origin IN (SELECT id FROM origins WHERE vhost IN ({marks}))")  # noqa: S608
+        # What the broker published itself has no origin; `_masks` looks closer.
+        origins_sql = f"SELECT id FROM origins WHERE vhost IN ({marks})"  # noqa: S608
+        parts.append(f"AND (origin = 0 OR origin IN ({origins_sql}))")
         values.extend(selection.vhosts)
     return " ".join(parts), values
 
 
+def _masks(database: Database, selection: Selection, chunk: _Chunk) -> Iterator[pa.Array]:
+    """What SQL could not decide; at most one mask, for it is applied to the whole chunk."""
+    if not selection.queues and not selection.vhosts:
+        return
+    mask = np.ones(len(chunk.ids), bool)
+    if selection.vhosts:
+        wanted = pa.array(selection.vhosts, pa.string())
+        mask &= pc.is_in(chunk.column("vhost"), value_set=wanted).to_numpy(zero_copy_only=False)
+    if selection.queues:
+        mask &= _in_queues(database, selection, chunk.ids)
+    yield pa.array(mask)
+
+
 def _in_queues(
     database: Database, selection: Selection, ids: np.ndarray[Any, Any]
-) -> npt.NDArray[np.bool_] | None:
-    """Which of these messages ever stood in the chosen queues; None when all are wanted."""
-    if not selection.queues:
-        return None
+) -> npt.NDArray[np.bool_]:
+    """Which of these messages ever stood in the chosen queues."""
     chosen = chosen_queues(database, selection) or {}
     if not chosen or not len(ids):
         return np.zeros(len(ids), bool)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from leveret.model.history import EventKind
 from spark_sink.database import Database
 from spark_sink.errors import SourceError
 from spark_sink.packed import Ints, Packed, bytes_sql, number_sql, numbers
@@ -67,42 +68,52 @@ def require_queues(database: Database, selection: Selection) -> None:
             )
 
 
-def partitioned_logs(database: Database) -> set[tuple[str, str]]:
-    """(vhost, name) of the logs that have partitions: their exchange says so."""
-    row = database.row(
-        f"SELECT {bytes_sql('vhost')}, {bytes_sql('name')} FROM exchanges"  # noqa: S608
-        " WHERE arguments LIKE '%\"x-super-stream\"%'"
-    )
-    return set(zip(_texts(row, 0), _texts(row, 2), strict=True))
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    vhost: str
+    pattern: str
+    apply_to: str
+    history: object
 
 
 def queues_without_history(database: Database) -> list[int]:
-    """Ids of queues whose policy says `history: off`: their journal is nobody's history."""
-    row = database.row(
-        f"SELECT {number_sql('priority')}, {bytes_sql('vhost')}, {bytes_sql('pattern')},"  # noqa: S608
-        f" {bytes_sql('definition')} FROM policies"
-        " WHERE NOT operator AND apply_to NOT IN ('exchanges')"
-    )
-    definitions = [json.loads(text) for text in _texts(row, 5)]
-    if not any("history" in definition for definition in definitions):
+    """Ids of queues that keep a journal for themselves and no history for anyone.
+
+    As the broker decides it: an operator policy, else the policy of the highest priority, else
+    the broker's own setting.
+    """
+    default = (database.row("SELECT value FROM meta WHERE key = 'history'") or (b"full",))[0]
+    users, operators = _policies(database, operator=0), _policies(database, operator=1)
+    if default != b"off" and not any(policy.history for policy in (*users, *operators)):
         return []
-    policies = sorted(
-        zip(numbers(row[0]).tolist(), _texts(row, 1), _texts(row, 3), definitions, strict=True),
-        key=lambda policy: -policy[0],
-    )
     return [
         queue.id
         for queue in queue_names(database).values()
-        if _history_of(queue, policies) == "off"
+        if (_asked(queue, operators) or _asked(queue, users) or default.decode()) == "off"
     ]
 
 
-def _history_of(
-    queue: QueueName, policies: list[tuple[int, str, str, dict[str, object]]]
-) -> object:
-    for _, vhost, pattern, definition in policies:
-        if vhost == queue.vhost and re.search(pattern, queue.name):
-            return definition.get("history")
+def _policies(database: Database, operator: int) -> list[_Policy]:
+    row = database.row(
+        f"SELECT {bytes_sql('vhost')}, {bytes_sql('pattern')}, {bytes_sql('apply_to')},"  # noqa: S608
+        f" {bytes_sql('definition')} FROM (SELECT * FROM policies WHERE operator = ?"
+        " ORDER BY priority DESC, name)",
+        [operator],
+    )
+    found = zip(*(_texts(row, index) for index in (0, 2, 4, 6)), strict=True)
+    return [
+        _Policy(vhost, pattern, apply_to, json.loads(definition).get("history"))
+        for vhost, pattern, apply_to, definition in found
+    ]
+
+
+def _asked(queue: QueueName, policies: list[_Policy]) -> object:
+    """What the first policy that governs a queue says about its history."""
+    for policy in policies:
+        kinds = ("all", "queues", f"{queue.kind}_queues")
+        governs = policy.vhost == queue.vhost and policy.apply_to in kinds
+        if governs and re.search(policy.pattern, queue.name):
+            return policy.history
     return None
 
 
@@ -133,6 +144,42 @@ def origins(database: Database, wanted: Ints) -> Origins:
     )
     columns = (Packed(row[i], row[i + 1]).array(pa.string()) for i in (1, 3, 5, 7))
     return Origins(numbers(row[0]), *columns)
+
+
+class Republished:
+    """The vhosts of messages that the broker itself published, such as dead-lettered ones.
+
+    They have no origin that would tell; the queues they were put into do. Read once, when the
+    first such message is met, for the whole id range of a request.
+    """
+
+    def __init__(self, database: Database, span: tuple[int, int]) -> None:
+        self._database = database
+        self._span = span
+        self._found: tuple[Ints, Ints] | None = None
+
+    def vhosts(self, wanted: Ints) -> list[str | None]:
+        if self._found is None:
+            self._found = self._read()
+        ids, queue_ids = self._found
+        if not len(ids):
+            return [None] * len(wanted)
+        queues = queue_names(self._database)
+        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        found = np.where(ids[place] == wanted, queue_ids[place], 0).tolist()
+        return [queues[number].vhost if number in queues else None for number in found]
+
+    def _read(self) -> tuple[Ints, Ints]:
+        row = self._database.row(
+            f"SELECT {number_sql('queue_id')}, {number_sql('count')},"  # noqa: S608
+            " group_concat(cast(ids as text), '') FROM events WHERE actor = 0 AND kind IN (?, ?)"
+            " AND last_id >= ? AND first_id < ?",
+            [int(EventKind.ENQUEUED), int(EventKind.ENQUEUED_TRANSIENT), *self._span],
+        )
+        ids = np.frombuffer(row[2] or b"", "<u8").astype(np.int64)
+        queue_ids = np.repeat(numbers(row[0]), numbers(row[1]))
+        ids, first = np.unique(ids, return_index=True)
+        return ids, queue_ids[first]
 
 
 def _empty_as_null(column: str) -> str:

@@ -123,16 +123,16 @@ def _network(master: str) -> dict[str, str]:
 
 def _shipped() -> Path:
     """What executors need of Leveret, as an archive that Spark hands to them."""
-    import pamqp
-
     path = Path(tempfile.mkdtemp(prefix="leveret-")) / "leveret-spark.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for package in _SHIPPED:
             _add(archive, ROOT / package, ROOT)
         for name in ("leveret", "queues"):
             archive.writestr(f"{name}/__init__.py", "")
-        folder = Path(str(pamqp.__file__)).parent
-        _add(archive, folder, folder.parent)
+        found = importlib.util.find_spec("pamqp")
+        if found is not None and found.origin is not None:
+            folder = Path(found.origin).parent
+            _add(archive, folder, folder.parent)
     return path
 
 

@@ -36,7 +36,8 @@ class Target:
     def __init__(self, directory: Path, identity: str) -> None:
         self.directory = directory
         self.manifest = load_manifest(directory) or Manifest(identity)
-        if self.manifest.identity != identity:
+        known = self.manifest.identity = self.manifest.identity or identity
+        if identity and known != identity:
             raise SourceError(
                 f"{directory} holds an export of another broker: export to another directory."
             )

@@ -152,9 +152,10 @@ class FakeBroker:
         )
         self.ledger.logs[name] = []
         with self.engine.begin() as connection:
-            connection.execute(
-                insert(schema.queues), {"id": number, "vhost": "/", "name": name, "kind": "stream"}
-            )
+            parent = name.rpartition("-")[0]
+            arguments = f'{{"x-partition-of": "{parent}"}}' if parent else "{}"
+            row = {"id": number, "vhost": "/", "name": name, "kind": "stream"}
+            connection.execute(insert(schema.queues), row | {"arguments": arguments})
 
     def traffic(self, commits: int) -> None:
         """Random traffic of every kind."""
@@ -229,10 +230,6 @@ class FakeBroker:
                 connection.execute(
                     insert(schema.queues), {"id": number, "vhost": "/", "name": name}
                 )
-            connection.execute(
-                insert(schema.exchanges),
-                {"vhost": "/", "name": "parted", "arguments": '{"x-super-stream": true}'},
-            )
             connection.execute(insert(schema.meta), {"key": "created_ms", "value": "1"})
 
 

@@ -184,6 +184,24 @@ def test_other_vhosts_stay_unseen(busy):
         assert rows_of(busy, table, selection=Selection().within(frozenset())) == []
 
 
+def test_messages_of_the_broker_itself_have_the_vhost_of_their_queue(broker):
+    for queue in ("orders", "mail"):
+        broker.publish([queue], b"first")
+    broker.commit()
+    with broker.engine.begin() as connection:
+        connection.execute(update(schema.messages).values(origin=0))
+        connection.execute(update(schema.events).values(actor=0))
+        connection.execute(
+            update(schema.queues).where(schema.queues.c.name == "mail").values(vhost="other")
+        )
+    rows = rows_of(broker, "messages", ["id", "vhost", "user"])
+    assert [(row["vhost"], row["user"]) for row in rows] == [("/", None), ("other", None)]
+    only = Selection(vhosts=("other",))
+    assert [row["id"] for row in rows_of(broker, "messages", ["id"], only)] == [2]
+    with LocalSource(broker.data_dir) as source:
+        assert source.count(Request("messages", 0, EVERYTHING, (), only))["rows"] == 1
+
+
 def test_history_off_hides_events_and_content(broker):
     broker.publish(["orders", "mail"], b"kept")
     broker.commit()
@@ -198,6 +216,16 @@ def test_history_off_hides_events_and_content(broker):
             {"id": 99, "keep": 0, "properties": b"\0\0", "body": b"secret", "size": 6},
         )
     assert {row["queue"] for row in rows_of(broker, "events")} == {"orders", None}
+    with broker.engine.begin() as connection:
+        connection.execute(insert(schema.meta), {"key": "history", "value": "off"})
+    assert {row["queue"] for row in rows_of(broker, "events")} == {None}
+    with broker.engine.begin() as connection:
+        connection.execute(
+            insert(schema.policies),
+            {"vhost": "/", "name": "all", "pattern": "", "operator": True,
+             "definition": '{"history": "full"}'},
+        )  # fmt: skip
+    assert {row["queue"] for row in rows_of(broker, "events")} == {"orders", "mail", None}
     assert [row["body"] for row in rows_of(broker, "messages")] == [b"kept"]
 
 
