@@ -199,7 +199,6 @@ class SqlStore(FillingStore):
         elif isinstance(report, Broken):
             self.state = StoreState.FAILED
             self._refuse(report.error)
-            self._on_failed(Failed(self.committed, report.error))
         else:
             self._on_closed()
 
