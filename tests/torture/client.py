@@ -13,6 +13,8 @@ _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">HHQH")
 PROPERTIES = {"persistent": b"\x10\x00\x02", "transient": b"\x10\x00\x01"}
 
+_ABOUT = {"capabilities": {"connection.blocked": True, "consumer_cancel_notify": True}}
+
 OnConfirm = Callable[[int, bool, bool], None]
 OnDelivery = Callable[[int, bool, bytes], None]
 
@@ -35,6 +37,10 @@ class Client(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.gone = asyncio.Event()
+        self.blocked = asyncio.Event()
+        self.unblocked = asyncio.Event()
+        self.closed_with: tuple[int, str] | None = None
+        self.returned = 0
         self.transport: asyncio.Transport | None = None
 
     @classmethod
@@ -48,7 +54,7 @@ class Client(asyncio.Protocol):
         _, client = await loop.create_connection(lambda: cls(on_confirm, on_delivery), *address)
         client.write(b"AMQP\x00\x00\x09\x01")
         await client._expect(commands.Connection.Start)
-        client.send(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), 0)
+        client.send(commands.Connection.StartOk(_ABOUT, "PLAIN", "\0guest\0guest", "en_US"), 0)
         tune = await client._expect(commands.Connection.Tune)
         client.send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0), 0)
         await client.call(commands.Connection.Open("/"), commands.Connection.OpenOk, 0)
@@ -108,7 +114,22 @@ class Client(asyncio.Protocol):
             if self._on_confirm is not None:
                 self._on_confirm(tag, bool(bits & 1), method_id[3] == 0x50)
         else:
-            self._answers.put_nowait(frame.unmarshal(data)[2])
+            self._answer(frame.unmarshal(data)[2])
+
+    def _answer(self, method: Any) -> None:
+        if isinstance(method, commands.Connection.Blocked):
+            self.blocked.set()
+        elif isinstance(method, commands.Connection.Unblocked):
+            self.unblocked.set()
+        elif isinstance(method, commands.Basic.Return):
+            self.returned += 1
+        elif isinstance(method, commands.Connection.Close | commands.Channel.Close):
+            self.closed_with = (method.reply_code, method.reply_text)
+            if isinstance(method, commands.Connection.Close) and self.transport is not None:
+                self.transport.write(frame.marshal(commands.Connection.CloseOk(), 0))
+            self._answers.put_nowait(None)
+        else:
+            self._answers.put_nowait(method)
 
     def _finish(self) -> None:
         if self._missing == 0 and self._delivery is not None:
@@ -139,6 +160,28 @@ class Client(asyncio.Protocol):
             raise ConnectionGone
         assert isinstance(got, kind), f"awaited {kind}, got {dict(got)}"
         return got
+
+    async def declare(self, queue: str, **arguments: Any) -> Any:
+        declare = commands.Queue.Declare(queue=queue, durable=True, **arguments)
+        return await self.call(declare, commands.Queue.DeclareOk)
+
+    async def count(self, queue: str) -> int:
+        """How many messages are ready."""
+        return int((await self.declare(queue, passive=True)).message_count)
+
+    async def consume(self, queue: str, prefetch: int, no_ack: bool = False) -> None:
+        qos = commands.Basic.Qos(prefetch_count=prefetch)
+        await self.call(qos, commands.Basic.QosOk)
+        consume = commands.Basic.Consume(queue=queue, no_ack=no_ack)
+        await self.call(consume, commands.Basic.ConsumeOk)
+
+    async def sync(self) -> None:
+        """A synchronous call: its answer promises that the acks before it are on disk."""
+        await self.call(commands.Basic.Qos(prefetch_count=0), commands.Basic.QosOk)
+
+    def stop_reading(self) -> None:
+        assert self.transport is not None
+        self.transport.pause_reading()
 
     def publish(self, exchange: str, key: str, body: bytes, properties: bytes) -> None:
         name, routing = exchange.encode(), key.encode()

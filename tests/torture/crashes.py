@@ -1,41 +1,31 @@
-"""R-01 and R-07: SIGKILL under load, restart, and nothing confirmed is lost."""
+"""R-01: SIGKILL under load, restart, and nothing confirmed is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.torture.checker import Ledger, Verdict
 from tests.torture.load import Load, LoadSpec
+from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CrashReport:
-    verdict: Verdict
-    cycles: int
-    slowest_start: float
+START_LIMIT = 10.0
+PER_CYCLE = 5_000
 
 
 async def kill_under_load(
-    data_dir: Path,
-    cycles: int,
-    confirmed: int,
-    seed: int,
-    progress: Progress = lambda text: None,
-) -> CrashReport:
-    """At least so many kills and so many confirmed messages, then drain and judge."""
+    directory: Path, cycles: int, seed: int, progress: Progress = silent
+) -> Outcome:
+    """So many kills and, within four times as many, so many confirmed messages; then judge."""
     chance = random.Random(seed)
-    ledger, load = Ledger(), None
-    broker = BrokerProcess(data_dir)
+    ledger = Ledger()
+    broker = BrokerProcess(directory)
     load = Load(LoadSpec(), ledger)
     done, slowest = 0, 0.0
-    while done < cycles or (len(ledger.confirmed) < confirmed and done < cycles * 4):
+    wanted = cycles * PER_CYCLE
+    while done < cycles or (len(ledger.confirmed) < wanted and done < cycles * 4):
         await broker.start()
         slowest = max(slowest, broker.start_seconds)
         if done == 0:
@@ -47,8 +37,21 @@ async def kill_under_load(
         until.set()
         await running
         done += 1
-        progress(f"cycle {done}: {ledger.verdict()}")
+        progress(min(done, cycles), cycles)
     await broker.start()
     await load.drain(broker.address)
     await broker.stop()
-    return CrashReport(ledger.verdict(), done, max(slowest, broker.start_seconds))
+    slowest = max(slowest, broker.start_seconds)
+    verdict = ledger.verdict()
+    problems = problems_of(verdict)
+    if slowest > START_LIMIT:
+        problems.append(f"a start took {slowest:.1f} s")
+    figures = f"{done} kills, {verdict}; slowest start {slowest:.1f} s"
+    return Outcome("R-01", "kill -9 under load", figures, tuple(problems))
+
+
+def problems_of(verdict: Verdict) -> list[str]:
+    found = [] if verdict.is_clean else [str(verdict)]
+    if verdict.returned_acked:
+        found.append(f"{verdict.returned_acked} acked and synced came back")
+    return found

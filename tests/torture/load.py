@@ -32,8 +32,7 @@ class Load:
     async def declare(self, address: tuple[str, int]) -> None:
         client = await Client.connect(address)
         for queue in self.spec.queues:
-            declare = commands.Queue.Declare(queue=queue, durable=True)
-            await client.call(declare, commands.Queue.DeclareOk)
+            await client.declare(queue)
         client.close()
 
     async def run(self, address: tuple[str, int], until: asyncio.Event) -> None:
@@ -101,9 +100,7 @@ class Load:
             await consumer.start(address, 1000)
             watcher = await Client.connect(address)
             while True:
-                passive = commands.Queue.Declare(queue=queue, passive=True)
-                answer = await watcher.call(passive, commands.Queue.DeclareOk)
-                if answer.message_count == 0 and not consumer.is_busy(quiet_seconds):
+                if await watcher.count(queue) == 0 and not consumer.is_busy(quiet_seconds):
                     break
                 await asyncio.sleep(0.05)
             await consumer.sync()
@@ -126,10 +123,7 @@ class Acker:
 
     async def start(self, address: tuple[str, int], prefetch: int) -> None:
         self.client = await Client.connect(address, on_delivery=self._delivered)
-        qos = commands.Basic.Qos(prefetch_count=prefetch)
-        await self.client.call(qos, commands.Basic.QosOk)
-        consume = commands.Basic.Consume(queue=self._queue)
-        await self.client.call(consume, commands.Basic.ConsumeOk)
+        await self.client.consume(self._queue, prefetch)
 
     def _delivered(self, tag: int, redelivered: bool, body: bytes) -> None:
         self._ledger.was_delivered(self._queue, body, redelivered)
@@ -149,8 +143,7 @@ class Acker:
     async def sync(self) -> None:
         """A synchronous call after the acks: from its answer on they are for ever."""
         acked, self._acked = self._acked, []
-        qos = commands.Basic.Qos(prefetch_count=1000)
-        await self.client.call(qos, commands.Basic.QosOk)
+        await self.client.sync()
         for body in acked:
             self._ledger.was_settled(self._queue, body)
 

@@ -6,8 +6,12 @@ import asyncio
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import IO
+
+START_SECONDS = 60
 
 
 class BrokerProcess:
@@ -15,36 +19,71 @@ class BrokerProcess:
         self._options = ("--data-dir", str(data_dir), *options)
         self._env = {**os.environ, "LEVERET_HTTP_ENABLED": "false", **(env or {})}
         self._process: asyncio.subprocess.Process | None = None
+        self._log: IO[bytes] | None = None
+        self._last_words = ""
         self.address = ("127.0.0.1", 0)
+        self.http = ""
         self.start_seconds = 0.0
         self.prefix: tuple[str, ...] = ()
 
     @property
     def pid(self) -> int:
+        """Of the broker itself, also when it runs under a tracer."""
         assert self._process is not None
-        return self._process.pid
+        if not self.prefix:
+            return self._process.pid
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        return int(children.read_text(encoding="ascii").split()[0])
 
-    async def start(self) -> None:
-        began = time.monotonic()
+    async def launch(self) -> str:
+        """Start the process; its ready line, or nothing when it gave up."""
         command = (*self.prefix, sys.executable, "-m", "leveret", "serve", "--amqp-port", "0")
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe nobody reads would fill up
         self._process = await asyncio.create_subprocess_exec(
             *command,
             *self._options,
             env=self._env,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=self._log,
         )
         assert self._process.stdout is not None
-        line = (await asyncio.wait_for(self._process.stdout.readline(), 60)).decode()
+        line = await asyncio.wait_for(self._process.stdout.readline(), START_SECONDS)
+        return line.decode()
+
+    async def start(self) -> None:
+        began = time.monotonic()
+        line = await self.launch()
         if "amqp=" not in line:
-            raise RuntimeError(f"the broker did not start: {await self._said()}")
+            await self._end(signal.SIGKILL)
+            raise RuntimeError(f"the broker did not start: {self.said()}")
         host, _, port = line.split("amqp=")[1].split()[0].rpartition(":")
         self.address = (host, int(port))
+        self.http = line.split("http=")[1].split()[0]
         self.start_seconds = time.monotonic() - began
 
-    async def _said(self) -> str:
-        assert self._process is not None and self._process.stderr is not None
-        return (await self._process.stderr.read()).decode()[-2000:]
+    def said(self) -> str:
+        """Its log so far."""
+        if self._log is not None:
+            size = self._log.seek(0, os.SEEK_END)
+            self._log.seek(max(0, size - 100_000))
+            self._last_words = self._log.read().decode(errors="replace")
+        return self._last_words
+
+    def _close_log(self) -> str:
+        log = self.said()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        return log
+
+    def memory(self, field: str = "VmHWM") -> float:
+        """Resident memory in MB: the most so far, or now with `VmRSS`."""
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        line = next(line for line in status.splitlines() if line.startswith(field))
+        return int(line.split()[1]) / 1024
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")
 
     async def kill(self) -> None:
         await self._end(signal.SIGKILL)
@@ -55,11 +94,11 @@ class BrokerProcess:
     async def _end(self, how: signal.Signals) -> int:
         assert self._process is not None
         if self._process.returncode is None:
-            self._process.send_signal(how)
-        _, stderr = await self._process.communicate()
-        for line in stderr.decode().splitlines():
-            if "Traceback" in line:
-                raise AssertionError(f"the broker had an unexpected error:\n{stderr.decode()}")
+            os.kill(self.pid, how)
+        await self._process.communicate()
+        log = self._close_log()
+        if "Traceback" in log:
+            raise AssertionError(f"the broker had an unexpected error:\n{log}")
         return self._process.returncode or 0
 
     async def wait(self, seconds: float) -> int:

@@ -1,23 +1,9 @@
-"""The short forms, part of every test run. `make torture` runs the long ones."""
-
-import pytest
+"""The checker must be able to find what it looks for."""
 
 from tests.torture.checker import Ledger, make_body
-from tests.torture.crashes import kill_under_load
-
-
-@pytest.mark.timeout(300)
-async def test_r01_nothing_confirmed_is_lost_under_kill_9(tmp_path):
-    report = await kill_under_load(tmp_path, cycles=12, confirmed=30_000, seed=20261116)
-    print(report)
-    assert report.verdict.is_clean, str(report.verdict)
-    assert report.verdict.returned_acked == 0
-    assert report.verdict.confirmed >= 30_000
 
 
 class TestChecker:
-    """The checker must be able to find what it looks for."""
-
     def sent(self, *confirmed):
         ledger = Ledger()
         for _ in range(3):

@@ -1,0 +1,91 @@
+"""R-07: what was acked before a synchronous answer never comes back; the rest comes back marked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+from pamqp import commands
+
+from tests.torture.checker import Ledger, make_body
+from tests.torture.client import PROPERTIES, Client
+from tests.torture.crashes import problems_of
+from tests.torture.load import Load, LoadSpec
+from tests.torture.outcome import Outcome, Progress, silent
+from tests.torture.process import BrokerProcess
+
+QUEUE = "acked"
+SENT, TAKEN = 400, 200
+
+
+async def kill_after_acks(
+    directory: Path, cycles: int, seed: int, progress: Progress = silent
+) -> Outcome:
+    chance, ledger = random.Random(seed), Ledger()
+    broker = BrokerProcess(directory)
+    load = Load(LoadSpec(queues=(QUEUE,)), ledger)
+    synced = 0
+    for done in range(cycles):
+        await broker.start()
+        await _publish(broker.address, ledger)
+        synced += await _ack_some(broker.address, ledger, chance)
+        await broker.kill()
+        progress(done + 1, cycles)
+        if done % 4 == 3:  # now and then empty it, lest every start begins with the same ones
+            await broker.start()
+            await load.drain(broker.address)
+            await broker.kill()
+    await broker.start()
+    await load.drain(broker.address)
+    await broker.stop()
+    verdict = ledger.verdict()
+    figures = f"{cycles} kills, {synced} acked and synced before one; {verdict}"
+    problems = problems_of(verdict)
+    if not synced:
+        problems.append("nothing was acked")
+    return Outcome("R-07", "kill -9 after acks and a synchronous call", figures, tuple(problems))
+
+
+async def _publish(address: tuple[str, int], ledger: Ledger) -> None:
+    done = asyncio.Event()
+    client = await Client.connect(address, on_confirm=lambda t, _m, _a: t == SENT and done.set())
+    await client.declare(QUEUE)
+    await client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
+    for _ in range(SENT):
+        sequence = ledger.will_send(QUEUE, 1)
+        client.publish("", QUEUE, make_body(1, sequence, 200), PROPERTIES["persistent"])
+    await asyncio.wait_for(done.wait(), 30)
+    for sequence in range(ledger.sent[QUEUE, 1] - SENT + 1, ledger.sent[QUEUE, 1] + 1):
+        ledger.was_confirmed(QUEUE, 1, sequence)
+    client.close()
+
+
+async def _ack_some(address: tuple[str, int], ledger: Ledger, chance: random.Random) -> int:
+    """Ack some one by one and a run at once, sync, ack a few more that nobody promised."""
+    taken: list[tuple[int, bytes]] = []
+
+    def delivered(tag: int, redelivered: bool, body: bytes) -> None:
+        ledger.was_delivered(QUEUE, body, redelivered)
+        taken.append((tag, body))
+
+    client = await Client.connect(address, on_delivery=delivered)
+    await client.consume(QUEUE, TAKEN)
+    async with asyncio.timeout(20):
+        while len(taken) < TAKEN:
+            await asyncio.sleep(0.01)
+    run = chance.randrange(0, TAKEN // 2)
+    chosen = [pair for pair in taken[run:TAKEN] if chance.random() < 0.5]
+    if run:
+        client.ack(taken[run - 1][0], True)
+    late = chosen[: len(chosen) // 4]
+    for tag, _ in chosen[len(late) :]:
+        client.ack(tag, False)
+    await client.sync()
+    for _, body in (*taken[:run], *chosen[len(late) :]):
+        ledger.was_settled(QUEUE, body)
+    for tag, _ in late:
+        client.ack(tag, False)
+    await asyncio.sleep(chance.choice((0.0, 0.0, 0.005, 0.02)))
+    client.close()
+    return run + len(chosen) - len(late)
