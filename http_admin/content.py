@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -18,14 +19,22 @@ _WHOLE = {"delivery_mode": 255, "priority": 255, "timestamp": (1 << 64) - 1}
 
 def message_of(exchange: str, routing_key: str, properties: dict[str, Any], body: bytes) -> Message:
     """A message from what a client wrote in JSON; 400 where AMQP has no room for it."""
-    values = {name: value for name, value in properties.items() if name in NAMES}
-    for name, value in values.items():
-        _check(name, value)
+    values = checked_properties(properties)
     try:
         address = Address.of(exchange, routing_key)
         return Message.build(address, encode_properties(values), body)
     except (ValueError, TypeError, OverflowError, RecursionError, struct.error) as error:
         raise bad_request(f"cannot be written as AMQP: {error}") from error
+
+
+def checked_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties AMQP knows, each of its kind; others are passed over as RabbitMQ does."""
+    values = {
+        name: value for name, value in properties.items() if name in NAMES and value is not None
+    }
+    for name, value in values.items():
+        _check(name, value)
+    return values
 
 
 def _check(name: str, value: Any) -> None:
@@ -42,8 +51,11 @@ def _check(name: str, value: Any) -> None:
 
 def shown_properties(properties: bytes) -> dict[str, Any]:
     """Properties as RabbitMQ shows them."""
-    shown: dict[str, Any] = _shown(decode_properties(properties))
-    return shown
+    return shown_values(decode_properties(properties))
+
+
+def shown_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _shown(value) for name, value in values.items()}
 
 
 def _shown(value: Any) -> Any:

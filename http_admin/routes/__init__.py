@@ -11,6 +11,7 @@ from http_admin.routes import (
     health,
     history,
     live,
+    logs,
     messages,
     metrics,
     operations,
@@ -19,6 +20,7 @@ from http_admin.routes import (
     permissions,
     policies,
     session,
+    streams,
     topology,
     users,
     vhosts,
@@ -42,4 +44,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     policies.router,
     parameters.router,
     definitions.router,
+    logs.router,
+    streams.router,
 )

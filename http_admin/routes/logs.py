@@ -1,0 +1,314 @@
+"""Logs: make, describe, write, read, and look after consumer groups."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+
+from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
+from http_admin.content import body_of, checked_properties, shown_body, shown_values
+from http_admin.durable import until_durable
+from http_admin.views import Row
+from leveret.broker import Broker, Right, User
+from leveret.broker.logs import LogRecord, NewRecord
+
+router = APIRouter(prefix="/api", tags=["logs"])
+LONGEST_WAIT = 20.0
+MOST_RECORDS = 500
+MOST_READ = 1_000
+
+
+class LogBody(BaseModel):
+    partitions: int = Field(default=1, ge=1, le=1_000)
+    max_age: str | None = Field(default=None, description="How long records are kept, as 7D.")
+    max_length_bytes: int | None = Field(default=None, ge=1)
+    cleanup_policy: str | None = Field(default=None, description="delete or compact.")
+    segment_bytes: int | None = Field(default=None, ge=1)
+    delete_retention: str | None = Field(
+        default=None, description="How long compaction keeps tombstones, as 1D."
+    )
+
+
+class Segment(BaseModel):
+    base_offset: int
+    next_offset: int
+    bytes: int
+    sealed: bool
+
+
+class Partition(BaseModel):
+    index: int
+    queue: str
+    first_offset: int
+    next_offset: int
+    messages: int
+    bytes: int
+    segments: list[Segment]
+
+
+class Log(BaseModel):
+    name: str
+    vhost: str
+    partitions: list[Partition]
+    retention: dict[str, Any]
+    cleanup_policy: str
+    messages: int
+    bytes: int
+    consumers: int
+    groups: list[str]
+
+
+def _log_row(described: Row) -> Row:
+    arguments = described["arguments"]
+    retention = {
+        "max_age": arguments.get("x-max-age"),
+        "max_length_bytes": described["max_length_bytes"],
+    }
+    return {**described, "retention": retention}
+
+
+def require(hub: Broker, user: User, vhost: str, right: Right, name: str) -> str:
+    """The vhost's name, if the user has this right on the log."""
+    held = vhost_for(hub, user, vhost)
+    hub.users.require(user.name, held.name, right, "queue", name)
+    return held.name
+
+
+@router.get("/logs", response_model=list[Log])
+def list_logs(hub: Hub, user: CurrentUser) -> list[Row]:
+    """Logs of every vhost the user may see."""
+    vhosts = visible_vhosts(hub, user)
+    return [_log_row(log) for vhost in vhosts for log in hub.logs.list(vhost.name)]
+
+
+@router.get("/logs/{vhost:seg}", response_model=list[Log])
+def list_vhost_logs(vhost: str, hub: Hub, user: CurrentUser) -> list[Row]:
+    """Logs of one vhost, a partitioned one as one."""
+    return [_log_row(log) for log in hub.logs.list(vhost_for(hub, user, vhost).name)]
+
+
+@router.get("/logs/{vhost:seg}/{name:seg}", response_model=Log)
+def get_log(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Row:
+    """One log with its partitions and segments."""
+    return _log_row(hub.logs.describe(vhost_for(hub, user, vhost).name, name))
+
+
+@router.put("/logs/{vhost:seg}/{name:seg}", status_code=201)
+async def put_log(
+    vhost: str,
+    name: str,
+    hub: Hub,
+    user: CurrentUser,
+    response: Response,
+    body: LogBody | None = None,
+) -> None:
+    """Make a log."""
+    where = require(hub, user, vhost, Right.CONFIGURE, name)
+    is_new = hub.logs.create(where, name, **(body or LogBody()).model_dump())
+    await until_durable(hub)
+    response.status_code = 201 if is_new else 204
+
+
+@router.delete("/logs/{vhost:seg}/{name:seg}", status_code=204)
+async def delete_log(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
+    """Delete a log with its partitions and records."""
+    hub.logs.delete(require(hub, user, vhost, Right.CONFIGURE, name), name)
+    await until_durable(hub)
+
+
+# Records -----------------------------------------------------------------------------------------
+
+
+class RecordBody(BaseModel):
+    value: str | None = Field(description="The body; null under a key is a tombstone.")
+    key: str | None = None
+    encoding: str = Field(default="string", description="string or base64.")
+    partition: int | None = Field(default=None, ge=0)
+    headers: dict[str, Any] | None = None
+    properties: dict[str, Any] = Field(default_factory=dict)
+
+
+class RecordsBody(BaseModel):
+    records: list[RecordBody] = Field(max_length=MOST_RECORDS)
+
+
+class Stored(BaseModel):
+    published: int
+
+
+class RecordRow(BaseModel):
+    partition: int
+    offset: int
+    timestamp: int = Field(description="When it was written, in milliseconds since 1970.")
+    key: str
+    value: str
+    encoding: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+
+
+class RecordRows(BaseModel):
+    records: list[RecordRow]
+
+
+def _new_record(body: RecordBody) -> NewRecord:
+    properties = dict(body.properties)
+    if body.headers is not None:
+        properties["headers"] = body.headers
+    content = body_of(body.value or "", body.encoding)
+    return NewRecord(content, body.key or "", body.partition, checked_properties(properties))
+
+
+def record_row(record: LogRecord) -> Row:
+    shown = shown_body(record.body, "auto", None)
+    properties = shown_values(record.properties)
+    return {
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.time_ms,
+        "key": record.key,
+        "value": shown["payload"],
+        "encoding": shown["payload_encoding"],
+        "headers": properties.pop("headers", {}),
+        "properties": properties,
+    }
+
+
+@router.post("/logs/{vhost:seg}/{name:seg}/publish", response_model=Stored)
+async def publish_records(
+    vhost: str, name: str, hub: Hub, user: CurrentUser, body: RecordsBody
+) -> Row:
+    """Append records; the answer comes when they are on disk."""
+    where = require(hub, user, vhost, Right.WRITE, name)
+    records = [_new_record(one) for one in body.records]
+    return {"published": await hub.logs.publish(where, name, records)}
+
+
+@router.get("/logs/{vhost:seg}/{name:seg}/records", response_model=RecordRows)
+async def read_records(
+    vhost: str,
+    name: str,
+    hub: Hub,
+    user: CurrentUser,
+    partition: Annotated[int, Query(ge=0)] = 0,
+    offset: str = "first",
+    count: Annotated[int, Query(ge=1, le=MOST_READ)] = 100,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT)] = 0,
+) -> Row:
+    """Records from an offset on: a number, first, last, next, a time or an interval as 1h."""
+    where = require(hub, user, vhost, Right.READ, name)
+    found = await hub.logs.read(where, name, partition, place(offset), count, wait)
+    return {"records": [record_row(one) for one in found]}
+
+
+def place(text: str | int) -> Any:
+    """An offset as a log understands it; ISO times become moments."""
+    if isinstance(text, int) or text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+# Groups ------------------------------------------------------------------------------------------
+
+
+class Member(BaseModel):
+    consumer_tag: str
+    connection: str
+    partitions: list[int]
+
+
+class GroupPartition(BaseModel):
+    partition: int
+    committed: int | None
+    end: int
+    lag: int
+
+
+class Group(BaseModel):
+    group: str
+    members: list[Member]
+    partitions: list[GroupPartition]
+
+
+class FetchBody(BaseModel):
+    count: int = Field(default=100, ge=1, le=MOST_READ)
+    wait: float = Field(default=0, ge=0, le=LONGEST_WAIT)
+
+
+class CommitBody(BaseModel):
+    offsets: dict[int, int] = Field(description="Per partition, the next offset to read.")
+
+
+class ResetBody(BaseModel):
+    to: int | str = Field(description="first, last, next, an offset, a time or an interval as 1h.")
+    partition: int | None = Field(default=None, ge=0)
+    dry_run: bool = False
+
+
+class Move(BaseModel):
+    partition: int
+    was: int | None = Field(alias="from", description="null where the group has never been.")
+    to: int
+
+
+@router.get("/logs/{vhost:seg}/{name:seg}/groups", response_model=list[Group])
+def list_groups(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
+    """Consumer groups: members, committed offsets and lag."""
+    where = require(hub, user, vhost, Right.READ, name)
+    partitions = hub.logs.describe(where, name)["partitions"]
+    first = {one["index"]: one["first_offset"] for one in partitions}
+    groups = hub.logs.groups(where, name)
+    for group in groups:
+        for one in group["partitions"]:
+            if one["lag"] is None:
+                one["lag"] = one["end"] - first[one["partition"]]
+    return groups
+
+
+@router.post("/logs/{vhost:seg}/{name:seg}/groups/{group:seg}/fetch", response_model=RecordRows)
+async def fetch_records(
+    vhost: str,
+    name: str,
+    group: str,
+    hub: Hub,
+    user: CurrentUser,
+    body: FetchBody | None = None,
+) -> Row:
+    """Records a group has not committed yet; a new group begins at the first."""
+    where, ask = require(hub, user, vhost, Right.READ, name), body or FetchBody()
+    found = await hub.logs.fetch(where, name, group, ask.count, ask.wait)
+    return {"records": [record_row(one) for one in found]}
+
+
+@router.post("/logs/{vhost:seg}/{name:seg}/groups/{group:seg}/commit", status_code=204)
+async def commit_offsets(
+    vhost: str, name: str, group: str, hub: Hub, user: CurrentUser, body: CommitBody
+) -> None:
+    """Everything below these offsets is done."""
+    where = require(hub, user, vhost, Right.READ, name)
+    await hub.logs.commit(where, name, group, body.offsets)
+
+
+@router.post("/logs/{vhost:seg}/{name:seg}/groups/{group:seg}/reset", response_model=list[Move])
+async def reset_group(
+    vhost: str, name: str, group: str, hub: Hub, user: CurrentUser, body: ResetBody
+) -> list[Row]:
+    """Move a group; with `dry_run` only say where it would go."""
+    where = require(hub, user, vhost, Right.READ, name)
+    moves = hub.logs.reset(where, name, group, place(body.to), body.partition, body.dry_run)
+    await until_durable(hub)
+    return [{"partition": number, "from": was, "to": to} for number, was, to in moves]
+
+
+@router.delete("/logs/{vhost:seg}/{name:seg}/groups/{group:seg}", status_code=204)
+async def delete_group(vhost: str, name: str, group: str, hub: Hub, user: CurrentUser) -> None:
+    """Forget a group that has no members, with its offsets."""
+    hub.logs.delete_group(require(hub, user, vhost, Right.CONFIGURE, name), name, group)
+    await until_durable(hub)
