@@ -6,7 +6,7 @@ import { columns, levels, rates, sparkPoints } from '../src/lib/series';
 import { argsFor, readArgs, readTable, readValue } from '../src/lib/arguments';
 import { asPage } from '../src/lib/paging';
 import { laneSegments, resetTarget, scaleOf } from '../src/lib/logs';
-import { bodyOf, hexDump, moments } from '../src/lib/messages';
+import { bodyOf, hexDump, legs, moments } from '../src/lib/messages';
 import { amqpUrl, publishSnippet } from '../src/lib/snippets';
 
 describe('format', () => {
@@ -127,6 +127,17 @@ describe('messages', () => {
   it('orders events and measures the gaps', () => {
     const found = moments([{ time_ms: 30, event: 'acked' }, { time_ms: 10, event: 'published' }]);
     expect(found.map((at) => [at.event, at.gap, at.since, at.tone])).toEqual([['published', 0, 0, 'plain'], ['acked', 20, 20, 'good']]);
+  });
+});
+
+describe('legs of a message', () => {
+  const at = (time_ms: number, event: string, queue: string | null = 'q') => ({ time_ms, event, queue });
+  it('measures waiting and holding per queue and says how it ended', () => {
+    const story = [at(0, 'published', null), at(1, 'enqueued'), at(5, 'delivered'), at(9, 'requeued'), at(10, 'redelivered'), at(25, 'acked'), at(2, 'enqueued', 'r')];
+    expect(legs(story)).toEqual([
+      { queue: 'q', waited: 4, held: 20, deliveries: 2, end: 'acked' },
+      { queue: 'r', waited: null, held: null, deliveries: 0, end: null },
+    ]);
   });
 });
 

@@ -1,9 +1,10 @@
 /** One message's life from top to bottom, with the time between the steps. */
 
 import type { TraceEvent } from '../api/types';
-import { dateTime, duration, value } from '../lib/format';
-import { eventWords, moments, type Moment } from '../lib/messages';
+import { count, dateTime, duration, value } from '../lib/format';
+import { eventWords, legs, moments, type Leg, type Moment } from '../lib/messages';
 import { Badge, Facts } from './basics';
+import { DataTable, type Column } from './DataTable';
 
 function Step({ moment }: { moment: Moment }) {
   return (
@@ -34,4 +35,22 @@ export function Timeline({ events }: { events: readonly TraceEvent[] }) {
       {steps.map((moment, index) => <Step key={index} moment={moment} />)}
     </ol>
   );
+}
+
+const LEG_COLUMNS: readonly Column<Leg>[] = [
+  { id: 'queue', title: 'Queue', render: (leg) => leg.queue },
+  { id: 'end', title: 'Now', render: (leg) => <EndBadge end={leg.end} /> },
+  { id: 'waited', title: 'Waited', numeric: true, render: (leg) => duration(leg.waited) },
+  { id: 'held', title: 'With consumers', numeric: true, render: (leg) => duration(leg.held) },
+  { id: 'deliveries', title: 'Deliveries', numeric: true, minor: true, render: (leg) => count(leg.deliveries) },
+];
+
+function EndBadge({ end }: { end: string | null }) {
+  if (end === null) return <Badge tone="info">still there</Badge>;
+  return <Badge tone={end === 'acked' ? 'good' : 'bad'}>{eventWords(end).toLowerCase()}</Badge>;
+}
+
+/** One line per queue the message came to. */
+export function Legs({ events }: { events: readonly TraceEvent[] }) {
+  return <DataTable label="Queues the message came to" testid="legs" columns={LEG_COLUMNS} rows={legs(events)} rowKey={(leg) => leg.queue} />;
 }

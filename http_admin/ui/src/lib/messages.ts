@@ -78,3 +78,37 @@ export function eventWords(event: string): string {
   const words = event.toLowerCase().replace(/[_-]/g, ' ');
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
+
+/** How a message fared in one queue: how long it waited, how long consumers had it, how it ended. */
+export interface Leg {
+  queue: string;
+  waited: number | null;
+  held: number | null;
+  deliveries: number;
+  end: string | null;
+}
+
+const HANDED = new Set(['delivered', 'redelivered', 'got']);
+const ENDS = new Set(['acked', 'rejected', 'nacked', 'expired', 'dead_lettered', 'dropped', 'purged', 'queue_deleted']);
+
+export function legs(events: readonly TraceEvent[]): Leg[] {
+  const byQueue = new Map<string, TraceEvent[]>();
+  for (const event of moments(events)) {
+    if (event.queue) byQueue.set(event.queue, [...(byQueue.get(event.queue) ?? []), event]);
+  }
+  return [...byQueue].map(([queue, own]) => leg(queue, own));
+}
+
+function leg(queue: string, own: readonly TraceEvent[]): Leg {
+  const entered = own.find((event) => event.event === 'enqueued');
+  const handed = own.filter((event) => HANDED.has(event.event));
+  const first = handed[0];
+  const end = own.find((event) => ENDS.has(event.event));
+  return {
+    queue,
+    waited: entered && first ? first.time_ms - entered.time_ms : null,
+    held: end && first && end.time_ms >= first.time_ms ? end.time_ms - first.time_ms : null,
+    deliveries: handed.length,
+    end: end?.event ?? null,
+  };
+}

@@ -5,10 +5,10 @@ import { Card, Empty, Facts, Meter, PageHead, Stat, Stats } from '../components/
 import { ErrorNote, Loading, Unavailable } from '../components/feedback';
 import { Form, SelectField, TextField } from '../components/forms';
 import { BodyView, PropertyFacts } from '../components/MessageList';
-import { Timeline } from '../components/Timeline';
+import { Legs, Timeline } from '../components/Timeline';
 import { bytes, count, dateTime, duration, exchangeName, plural } from '../lib/format';
 import { go, useRoute } from '../lib/hooks';
-import { moments } from '../lib/messages';
+import { legs, moments } from '../lib/messages';
 import { href } from '../lib/route';
 
 function Holdings() {
@@ -62,12 +62,15 @@ function Found({ path }: { path: string }) {
   const steps = moments(data.events);
   const whole = steps.at(-1)?.since ?? 0;
   return (
-    <div class="columns columns-trace">
-      <Card title="What happened" testid="trace" aside={<span class="muted">{plural(steps.length, 'event')} in {duration(whole)}</span>}>
-        <Timeline events={data.events} />
-      </Card>
-      <MessageCard message={data.message} />
-    </div>
+    <>
+      {legs(data.events).length > 0 && <Card title="In which queues" tight><Legs events={data.events} /></Card>}
+      <div class="columns">
+        <Card title="What happened" testid="trace" aside={<span class="muted">{plural(steps.length, 'event')} in {duration(whole)}</span>}>
+          <Timeline events={data.events} />
+        </Card>
+        <MessageCard message={data.message} />
+      </div>
+    </>
   );
 }
 
