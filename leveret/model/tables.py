@@ -33,6 +33,7 @@ _TYPE_NAMES = {
     "D": "decimal", "V": "void", "F": "table", "A": "array",
 }  # fmt: skip
 _LENGTH = struct.Struct(">I")
+_DOUBLE = struct.Struct(">d")
 
 
 def check_table(data: bytes, start: int, limit: int) -> int:
@@ -105,7 +106,24 @@ def decode_table(data: bytes) -> Table:
 
 
 def encode_table(table: Mapping[str, Any]) -> bytes:
-    return encode.field_table(dict(table))
+    fields = b"".join(
+        encode.short_string(key) + _encode_value(value) for key, value in sorted(table.items())
+    )
+    return _LENGTH.pack(len(fields)) + fields
+
+
+def _encode_value(value: Any) -> bytes:
+    """As pamqp does, but for what it would shorten or refuse: doubles and octets."""
+    if isinstance(value, float):
+        return b"d" + _DOUBLE.pack(value)
+    if isinstance(value, bytes | bytearray):
+        return b"x" + _LENGTH.pack(len(value)) + value
+    if isinstance(value, Mapping):
+        return b"F" + encode_table(value)
+    if isinstance(value, list | tuple):
+        items = b"".join(map(_encode_value, value))
+        return b"A" + _LENGTH.pack(len(items)) + items
+    return encode.encode_table_value(value)
 
 
 def field_spans(data: bytes, start: int = 0) -> list[tuple[str, str, int, int]]:
