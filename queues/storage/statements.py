@@ -5,6 +5,7 @@ the writer uses few, large statements (one INSERT of many rows, never `executema
 gets its answer as a single row. Statement sizes are few and fixed, so each is prepared once.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from functools import cache
@@ -32,7 +33,6 @@ PAGE_SIZE: Final = 8192
 
 # 2048 rows of 11 columns stay below SQLite's default limit of 32766 variables.
 LARGEST_INSERT: Final = 2048
-_EXACT_UP_TO: Final = 32
 
 CREATION_PRAGMAS: Final = (f"page_size={PAGE_SIZE}", "auto_vacuum=INCREMENTAL")
 
@@ -87,14 +87,17 @@ KEY_COLUMNS: Final[dict[type[object], tuple[str, ...]]] = {
 }
 
 
+STATEMENT_SIZES: Final = sorted(
+    {*range(1, 33), *(n << k for k in range(5, 12) for n in (1, 3) if n << k <= LARGEST_INSERT)}
+)
+
+
 def statement_sizes(rows: int) -> Iterator[int]:
     """Cut a number of rows into the sizes for which statements exist: few, and large first."""
-    while rows > _EXACT_UP_TO:
-        size = min(LARGEST_INSERT, 1 << (rows.bit_length() - 1))
+    while rows:
+        size = STATEMENT_SIZES[bisect_right(STATEMENT_SIZES, rows) - 1]
         yield size
         rows -= size
-    if rows:
-        yield rows
 
 
 def _quoted(names: Sequence[str]) -> str:
