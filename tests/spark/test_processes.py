@@ -9,15 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pyspark
 import pytest
 from rich.console import Console
 
-from spark_sink.export import ExportOptions, _checked, export
+from spark_sink.export import ExportOptions, _checked, export, run
 from spark_sink.java import ensure_java, pip_java, system_java
 from tests.spark.generator import FakeBroker
 from tests.spark.test_export import assert_exact, visible
@@ -35,26 +34,31 @@ def broker(tmp_path):
 
 
 def environment(**more):
-    return os.environ | {"PYTHONPATH": str(ROOT)} | more
+    quick = {"PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    return os.environ | quick | more
 
 
-def test_export_killed_twice_has_each_row_once(spark, broker, tmp_path):
-    """kill -9 while files are written, and again between the rename and Spark's commit."""
+@pytest.mark.parametrize("point", ["during", pytest.param("committing", marks=pytest.mark.torture)])
+def test_export_that_was_killed_has_each_row_once(spark, broker, tmp_path, point):
+    """kill -9 while files are written, or between the rename and Spark's commit.
+
+    The killed process runs on the Java from pip where there is one.
+    """
     options = ExportOptions(
         to=tmp_path / "out", data_dir=broker.data_dir, tables=("events",), batch_rows=100
     )
     shim = pip_java(tmp_path)
-    javas = [environment(), environment(JAVA_HOME=str(shim)) if shim else environment()]
-    for point, variables in zip(("during", "committing"), javas, strict=True):
-        done = subprocess.run(
-            [sys.executable, ROOT / "tests/spark/killed_export.py", point,
-             broker.data_dir, options.to],
-            env=variables, start_new_session=True, capture_output=True, text=True, timeout=200,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        rows = visible(options).to_pylist()
-        assert rows and len({(row["event_id"], row["position"]) for row in rows}) == len(rows)
+    script = ROOT / "tests/spark/killed_export.py"
+    done = subprocess.run(
+        [sys.executable, script, point, broker.data_dir, tmp_path / "out"],
+        env=environment(JAVA_HOME=str(shim)) if shim else environment(),
+        start_new_session=True, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    rows = visible(options).to_pylist()
+    assert rows and len({(row["event_id"], row["position"]) for row in rows}) == len(rows)
+    left = (tmp_path / "out" / ".tmp").rglob("*.parquet")
+    assert any(left) == (point == "during")
     export(spark, _checked(options), Console(quiet=True))
     assert_exact(spark, options, broker)
 
@@ -157,33 +161,25 @@ def test_broken_java_home_falls_back_to_the_path(monkeypatch):
     assert found is None or found != Path("/nowhere")
 
 
-def test_schedule_exports_until_it_is_ended(broker, tmp_path):
+def test_schedule_exports_until_it_is_ended(spark, broker, tmp_path, monkeypatch):
     """`--every`: a second round takes what came after the first; SIGTERM ends it with 0."""
-    out = tmp_path / "out"
-    code = (
-        "import sys; from spark_sink.export import *;"
-        f"sys.exit(run(ExportOptions(to={str(out)!r}, data_dir={str(broker.data_dir)!r},"
-        " tables=('messages',), master='local[1]', every='1s')))"
+    monkeypatch.setattr("spark_sink.session.session", lambda *_: nullcontext(spark))
+    options = ExportOptions(
+        to=tmp_path / "out", data_dir=broker.data_dir, tables=("messages",), every="0.2s"
     )
+    rounds: list[int] = []
 
-    def rows():
-        path = out / "manifest.json"
-        return path.exists() and json.loads(path.read_text())["tables"].get("messages", {}).get(
-            "rows", 0
-        )
-
-    with subprocess.Popen([sys.executable, "-c", code], env=environment(),
-                          stderr=subprocess.DEVNULL) as process:  # fmt: skip
-        try:
-            waited(lambda: rows() == len(broker.ledger.messages))
+    def between(*arguments):
+        target = export(*arguments)
+        rounds.append(target.manifest.tables["messages"].rows)
+        if len(rounds) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif len(rounds) == 1:
             broker.traffic(3)
-            waited(lambda: rows() == len(broker.ledger.messages))
-            process.terminate()
-            assert process.wait(60) == 0
-        finally:
-            process.kill()
+        return target
 
-
-def test_options_are_values():
-    options = ExportOptions(to="x", data_dir="y")
-    assert replace(options, every="1h") != options
+    before = len(broker.ledger.messages)
+    monkeypatch.setattr("spark_sink.export.export", between)
+    assert run(options, Console(quiet=True)) == 0
+    assert rounds == [before, len(broker.ledger.messages), len(broker.ledger.messages)]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
