@@ -172,6 +172,8 @@ class Channel:
 
     def go_on(self, then: Callable[[], None]) -> None:
         inbox, self.inbox = self.inbox, None
+        if self.closed:
+            return
         self.session.run(self.number, then)
         while inbox:
             if self.inbox is not None:  # held again: the rest waits behind what came meanwhile

@@ -165,7 +165,7 @@ class Session:
             self.out.clear()
             self.out_size = 0
             self.sent += len(data)
-            self.last_sent = self.last_received
+            self.last_sent = self.broker.clock.monotonic()
             self.line.write(data)
 
     def pause(self) -> None:
