@@ -5,7 +5,7 @@ import { matching, sorted, toggled } from '../src/lib/sort';
 import { columns, levels, rates, sparkPoints } from '../src/lib/series';
 import { argsFor, readArgs, readTable, readValue } from '../src/lib/arguments';
 import { asPage } from '../src/lib/paging';
-import { laneSegments, resetTarget, scaleOf } from '../src/lib/logs';
+import { laneSegments, resetTarget, retentionWords, scaleOf } from '../src/lib/logs';
 import { bodyOf, hexDump, legs, moments } from '../src/lib/messages';
 import { amqpUrl, publishSnippet } from '../src/lib/snippets';
 
@@ -175,6 +175,11 @@ describe('logs', () => {
   it('draws one block where only the number of segments is known, none when empty', () => {
     expect(laneSegments({ ...lane, segments: 3 }, { first: 10, next: 30 })).toHaveLength(1);
     expect(laneSegments({ ...lane, next_offset: 10, segments: 1 }, { first: 10, next: 30 })).toHaveLength(0);
+  });
+  it('says what becomes of old records', () => {
+    const log = { name: 'l', vhost: '/', partitions: [] };
+    expect(retentionWords(log)).toBe('kept for ever');
+    expect(retentionWords({ ...log, max_age_ms: 604_800_000, max_length_bytes: 2048 })).toBe('kept for 7 d, at most 2 KiB');
   });
   it('reads reset targets', () => {
     expect(resetTarget('first', '')).toBe('first');

@@ -28,13 +28,17 @@ export interface Partition {
   next_offset: number;
   segments: Segment[] | number;
   bytes: number;
+  messages?: number;
+  /** Batches that could not be read and were set aside. */
+  damage?: unknown[];
 }
 
 export interface Log {
   name: string;
   vhost: string;
   partitions: Partition[];
-  retention?: Table | null;
+  max_age_ms?: number | null;
+  max_length_bytes?: number | null;
   cleanup_policy?: string;
 }
 

@@ -6,7 +6,7 @@ import { setPaused, useLiveStatus, useOnce, type LiveStatus } from '../api/live'
 import type { Overview, Session, Vhost } from '../api/types';
 import { applyTheme, storedTheme, useStored, type Theme } from '../lib/hooks';
 import { href } from '../lib/route';
-import { isAdmin, mayPolicy, ScopeContext } from '../lib/session';
+import { isAdmin, mayMonitor, mayPolicy, ScopeContext } from '../lib/session';
 import { byEvent } from './forms';
 import { Icon, Mark, type IconName } from './Icon';
 
@@ -35,7 +35,7 @@ function adminEntries(session: Session): Entry[] {
     mayPolicy(session) && { section: 'policies', label: 'Policies', icon: 'policies' },
     admin && { section: 'limits', label: 'Limits', icon: 'limits' },
     admin && { section: 'definitions', label: 'Definitions', icon: 'definitions' },
-    admin && { section: 'settings', label: 'Settings', icon: 'settings' },
+    mayMonitor(session) && { section: 'settings', label: 'Settings', icon: 'settings' },
   ];
   return entries.filter((entry): entry is Entry => entry !== false);
 }

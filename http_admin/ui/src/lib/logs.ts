@@ -1,6 +1,7 @@
 /** Lanes and lag of log-mode queues. Pure. */
 
-import type { Group, Partition, Segment } from '../api/types';
+import type { Group, Log, Partition, Segment } from '../api/types';
+import { bytes, duration } from './format';
 
 export interface LaneSegment {
   base: number;
@@ -50,7 +51,7 @@ export function totalLag(group: Group): number {
 }
 
 export function records(partitions: readonly Partition[]): number {
-  return partitions.reduce((sum, one) => sum + Math.max(0, one.next_offset - one.first_offset), 0);
+  return partitions.reduce((sum, one) => sum + (one.messages ?? Math.max(0, one.next_offset - one.first_offset)), 0);
 }
 
 export type ResetKind = 'first' | 'last' | 'next' | 'offset' | 'time';
@@ -67,4 +68,18 @@ export function resetTarget(kind: ResetKind, text: string): string | number {
     return new Date(at).toISOString();
   }
   return kind;
+}
+
+/** What becomes of old records, in words. */
+export function retentionWords(log: Log): string {
+  const parts = [
+    ...(log.cleanup_policy === 'compact' ? ['newest record of each key kept'] : []),
+    ...(log.max_age_ms ? [`kept for ${duration(log.max_age_ms)}`] : []),
+    ...(log.max_length_bytes ? [`at most ${bytes(log.max_length_bytes)}`] : []),
+  ];
+  return parts.length === 0 ? 'kept for ever' : parts.join(', ');
+}
+
+export function damageCount(partitions: readonly Partition[]): number {
+  return partitions.reduce((sum, one) => sum + (one.damage?.length ?? 0), 0);
 }

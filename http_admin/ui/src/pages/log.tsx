@@ -10,8 +10,7 @@ import { Lanes } from '../components/Lanes';
 import { ConnectionLink } from '../components/links';
 import { OffsetReset } from '../components/OffsetReset';
 import { bytes, count, plural } from '../lib/format';
-import { records, totalLag } from '../lib/logs';
-import { retentionWords } from './logs';
+import { damageCount, records, retentionWords, totalLag } from '../lib/logs';
 
 function holder(group: Group, partition: number) {
   const member = group.members.find((one) => one.partitions.includes(partition));
@@ -75,6 +74,9 @@ export function LogPage({ vhost, name }: { vhost: string; name: string }) {
         <Stat label="Partitions" value={count(log.partitions.length)} />
         <Stat label="Groups" value={count(all.length)} note={`${count(all.reduce((sum, one) => sum + totalLag(one), 0))} records behind`} />
       </Stats>
+      {damageCount(log.partitions) > 0 && (
+        <p class="note note-bad gap-top" role="alert"><span>{plural(damageCount(log.partitions), 'damaged batch', 'damaged batches')} set aside: those records cannot be read, all others can.</span></p>
+      )}
       <Card title="Partitions" aside={all.length > 0 && (
         <label class="inline-label">Marks of group{' '}
           <select value={shown?.group ?? ''} onChange={byEvent(setMarked)}>{all.map((one) => <option key={one.group}>{one.group}</option>)}</select>

@@ -5,17 +5,11 @@ import { Card, Empty, PageHead, Snippet } from '../components/basics';
 import { DataTable, type Column } from '../components/DataTable';
 import { Loading, Unavailable } from '../components/feedback';
 import { Icon } from '../components/Icon';
-import { bytes, count, value } from '../lib/format';
-import { records, segmentCount } from '../lib/logs';
+import { bytes, count } from '../lib/format';
+import { records, retentionWords, segmentCount } from '../lib/logs';
 import { href } from '../lib/route';
 import { homeVhost, useScope } from '../lib/session';
 import { amqpUrl, logSnippet } from '../lib/snippets';
-
-export function retentionWords(log: Log): string {
-  const entries = Object.entries(log.retention ?? {}).filter(([, of]) => of !== null && of !== undefined);
-  if (entries.length === 0) return 'kept for ever';
-  return entries.map(([key, of]) => `${key.replace(/_/g, ' ')} ${key.includes('bytes') && typeof of === 'number' ? bytes(of) : value(of)}`).join(', ');
-}
 
 const COLUMNS: readonly Column<Log>[] = [
   { id: 'name', title: 'Name', render: (log) => <><a href={href(['logs', log.vhost, log.name])}>{log.name}</a> <span class="vhost-tag">{log.vhost}</span></> },
