@@ -59,9 +59,10 @@ class Confirms:
         return True
 
     def _wait(self, mark: int, number: int, accepted: bool) -> None:
-        if not self._open or self._open[-1][0] < mark:
-            self._register(mark)
+        is_new = not self._open or self._open[-1][0] < mark
         self._open.append((mark, number, accepted))
+        if is_new:
+            self._register(mark)  # answers at once where the batch is decided already
 
     def release(self, mark: int) -> None:
         """Everything up to batch `mark` is on disk."""

@@ -1,0 +1,202 @@
+"""Consumer groups: who reads what, what a commit means, and what happens when members go."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from tests.log.conftest import declare, numbered, publish, wait_for
+
+FIRST = {"x_stream_offset": "first"}
+
+
+@pytest.fixture
+def orders(channel):
+    declare(channel, "orders", partitions=3)
+    return "orders"
+
+
+def group(home, name="G"):
+    return next(one for one in home.hub.logs.groups("/", "orders") if one["group"] == name)
+
+
+def committed(home, name="G"):
+    return [part["committed"] for part in group(home, name)["partitions"]]
+
+
+def shares(home, name="G"):
+    return [member["partitions"] for member in group(home, name)["members"]]
+
+
+def all_places(count):
+    return [(partition, offset) for partition in range(3) for offset in range(count)]
+
+
+def test_each_partition_has_one_member_and_extra_members_wait(orders, home, channel, readers):
+    members = [readers(orders, x_group="G", **FIRST) for _ in range(4)]
+    wait_for(lambda: sorted(shares(home)) == [[], [0], [1], [2]], *members)
+    publish(channel, orders, numbered(30))
+    wait_for(lambda: sum(len(m.records) for m in members) == 30, *members)
+    idle = next(m for m in members if not m.records)
+    assert sorted(p for m in members for p in m.places) == all_places(10)
+    gone = next(m for m in members if m.records)
+    lost = {partition for partition, _ in gone.places}
+    wait_for(lambda: committed(home) == [10, 10, 10], *members)
+    gone.close()
+    publish(channel, orders, numbered(30))
+    wait_for(lambda: len(idle.records) == 10, *[m for m in members if m is not gone])
+    assert {partition for partition, _ in idle.places} == lost
+    assert [offset for _, offset in idle.places] == list(range(10, 20))
+
+
+def test_groups_do_not_know_of_each_other(orders, channel, readers):
+    publish(channel, orders, numbered(30))
+    one, two = readers(orders, x_group="A", **FIRST), readers(orders, x_group="B", **FIRST)
+    for reader in (one, two):
+        assert sorted(reader.read(30).places) == all_places(10)
+
+
+def test_a_group_goes_on_where_it_committed_also_after_a_restart(orders, home, channel, readers):
+    publish(channel, orders, numbered(30))
+    first = readers(orders, prefetch=7, acks=False, x_group="G", **FIRST).read(7)
+    tags = {
+        place: m.delivery_tag for place, (m, _, _) in zip(first.places, first.records, strict=True)
+    }
+    for place in first.places[:4]:
+        first.channel.basic_ack(tags[place])
+    done = set(first.places[:4])
+    wait_for(lambda: sum(committed(home)) == 4, first)
+    first.close()
+    home.restart()
+    assert sum(committed(home)) == 4
+    second = readers(orders, x_group="G", **FIRST).read(26)
+    assert sorted(second.quiet(0.1).places) == sorted(set(all_places(10)) - done)
+
+
+def test_a_commit_never_passes_what_is_not_acked(home, channel, readers):
+    declare(channel, "orders")
+    publish(channel, "", numbered(10), "orders")
+    reader = readers("orders", prefetch=10, acks=False, x_group="G", **FIRST).read(10)
+    tags = [method.delivery_tag for method, _, _ in reader.records]
+    for number in (1, 2, 5):
+        reader.channel.basic_ack(tags[number])
+    reader.channel.basic_nack(tags[3], requeue=True)
+    assert reader.read(11).offsets[-1] == 3
+    assert committed(home) == [0]
+    reader.channel.basic_ack(tags[0])
+    wait_for(lambda: committed(home) == [3], reader)
+    reader.channel.basic_ack(reader.records[-1][0].delivery_tag)
+    wait_for(lambda: committed(home) == [4], reader)
+    reader.die()
+    again = readers("orders", x_group="G").read(6)
+    assert again.offsets == list(range(4, 10))
+    assert all(method.redelivered for method, _, _ in again.records)
+    wait_for(lambda: group(home)["lag"] == 0, again)
+
+
+def test_commit_on_delivery_never_repeats(orders, home, channel, readers):
+    publish(channel, orders, numbered(30))
+    options = {"prefetch": 5, "acks": False, "x_group": "G", "x_commit": "delivery", **FIRST}
+    first = readers(orders, **options).read(5)
+    assert sum(committed(home)) == 5
+    first.die()
+    wait_for(lambda: not group(home)["members"])
+    second = readers(orders, **{**options, "prefetch": 100}).read(25)
+    assert not set(first.places) & set(second.quiet(0.1).places)
+    assert group(home)["commit"] == "delivery"
+
+
+def test_members_come_and_go_and_nothing_is_skipped(orders, home, channel, readers):
+    """Order per key holds for what is processed first; only what was not acked comes again."""
+    members = [readers(orders, prefetch=20, x_group="G", **FIRST)]
+    total = 0
+    for step in range(6):
+        for number in range(60):
+            publish(channel, orders, [b"%d" % total], f"key-{number % 11}")
+            total += 1
+        if step % 2 == 0:
+            members.append(readers(orders, prefetch=20, x_group="G", **FIRST))
+        else:
+            members.pop(0).die()
+        for member in members:
+            member.pump()
+    wait_for(lambda: group(home)["lag"] == 0, *members)
+    assert sum(committed(home)) == total
+    assert len(shares(home)) == len(members)
+
+
+def test_every_record_reaches_the_group_in_key_order(orders, home, channel, readers):
+    seen: dict[str, list[int]] = defaultdict(list)
+
+    def note(reader):
+        for method, _, body in reader.records:
+            seen[method.routing_key].append(int(body))
+        reader.records.clear()
+
+    first = readers(orders, prefetch=10, x_group="G", **FIRST)
+    for number in range(100):
+        publish(channel, orders, [b"%d" % number], f"key-{number % 5}")
+    wait_for(lambda: len(first.records) >= 30, first)
+    second = readers(orders, prefetch=10, x_group="G")
+    note(first)
+    for number in range(100, 200):
+        publish(channel, orders, [b"%d" % number], f"key-{number % 5}")
+    wait_for(lambda: len(second.records) >= 10, first, second)
+    note(first)
+    first.die()
+    wait_for(lambda: group(home)["lag"] == 0, second)
+    note(second)
+    for key, numbers in seen.items():
+        firsts = list(dict.fromkeys(numbers))
+        assert set(firsts) == {n for n in range(200) if f"key-{n % 5}" == key}
+    assert len(seen) == 5
+
+
+def test_a_new_group_begins_where_its_first_member_asks_and_stays_there(
+    orders, home, channel, readers
+):
+    publish(channel, orders, numbered(9))
+    reader = readers(orders, x_group="G").quiet(0.1)
+    assert reader.records == [] and committed(home) == [3, 3, 3]
+    reader.close()
+    publish(channel, orders, numbered(9))
+    home.restart()
+    assert sorted(readers(orders, x_group="G").read(9).places) == [
+        (partition, offset) for partition in range(3) for offset in range(3, 6)
+    ]
+
+
+def test_replay_by_reset_while_members_read(orders, home, channel, readers):
+    publish(channel, orders, numbered(30))
+    reader = readers(orders, x_group="G", **FIRST).read(30)
+    wait_for(lambda: group(home)["lag"] == 0, reader)
+    hub = home.hub
+    assert hub.logs.reset("/", "orders", "G", "first", dry_run=True) == [
+        (0, 10, 0), (1, 10, 0), (2, 10, 0)
+    ]  # fmt: skip
+    assert committed(home) == [10, 10, 10]
+    on_its_thread(home, lambda: hub.logs.reset("/", "orders", "G", 4, partition=1))
+    assert reader.read(36).places[30:] == [(1, offset) for offset in range(4, 10)]
+    wait_for(lambda: committed(home) == [10, 10, 10], reader)
+
+
+def on_its_thread(home, call):
+    home._running._loop.call_soon_threadsafe(call)
+
+
+def test_a_group_on_a_log_of_one_partition_has_a_standby(home, channel, readers):
+    declare(channel, "orders")
+    first, second = (readers("orders", x_group="G", **FIRST) for _ in range(2))
+    publish(channel, "", numbered(3), "orders")
+    assert first.read(3) and not second.quiet(0.1).records
+    wait_for(lambda: committed(home) == [3], first)
+    first.die()
+    wait_for(lambda: len(group(home)["members"]) == 1)
+    publish(channel, "", numbered(2), "orders")
+    assert second.read(2).offsets == [3, 4]
+
+
+def test_a_partition_is_not_read_by_a_group_of_its_own(orders, readers):
+    with pytest.raises(Exception, match="consume from 'orders'"):
+        readers("orders-0", x_group="G")

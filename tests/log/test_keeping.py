@@ -1,0 +1,219 @@
+"""What stays and what goes: segments, retention, compaction, damage, and one commit for many."""
+
+from __future__ import annotations
+
+import time
+
+import aio_pika
+import pytest
+
+from leveret.launch import RunningBroker, in_process_settings
+from leveret.model.clock import ManualClock
+from queues.log.batch import HEADER_SIZE
+from tests.log.conftest import STREAM, declare, numbered, publish, wait_for
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(int(time.time() * 1000))
+
+
+@pytest.fixture
+async def running(tmp_path, clock):
+    settings = in_process_settings(data_dir=tmp_path / "data")
+    async with RunningBroker(settings, clock) as running:
+        yield running
+
+
+@pytest.fixture
+async def channel_of(running):
+    async with await aio_pika.connect(running.url) as connection:
+        yield await connection.channel()
+
+
+async def put(channel, log, records):
+    for key, body in records:
+        await channel.default_exchange.publish(aio_pika.Message(body, headers={"k": key}), log)
+
+
+async def declared(channel, name, **arguments):
+    given = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+    return await channel.declare_queue(name, durable=True, arguments={**STREAM, **given})
+
+
+async def tidied(running):
+    await running.broker.log_keeper.tidy()
+    await running.broker.logs.durable()
+
+
+def partition(running, name):
+    return running.broker.logs.describe("/", name)["partitions"][0]
+
+
+def test_bytes_drop_whole_old_segments(home, channel, readers):
+    declare(channel, "log", max_length_bytes=20_000, stream_max_segment_size_bytes=4_000)
+    publish(channel, "", [b"%06d" % n + bytes(994) for n in range(60)], "log")
+    part = home.hub.logs.describe("/", "log")["partitions"][0]
+    assert part["next_offset"] == 60
+    assert 0 < part["first_offset"] < 60
+    assert part["bytes"] <= 20_000 + 5_000
+    assert part["first_offset"] == part["segments"][0]["base_offset"]
+    left = list(range(part["first_offset"], 60))
+    assert readers("log", x_stream_offset=0).read(len(left)).offsets == left
+    home.restart()
+    assert home.hub.logs.describe("/", "log")["partitions"][0] == part | {"cut_bytes": 0}
+
+
+async def test_age_drops_what_is_old(running, channel_of, clock):
+    await declared(channel_of, "log", max_age="1h")
+    await put(channel_of, "log", [("", b"old")] * 5)
+    clock.advance(0.5 * HOUR)
+    await tidied(running)
+    assert partition(running, "log")["first_offset"] == 0
+    await put(channel_of, "log", [("", b"new")])
+    clock.advance(0.6 * HOUR)
+    await tidied(running)
+    assert partition(running, "log")["first_offset"] == 0  # one segment, and its end is young
+    clock.advance(0.6 * HOUR)
+    await tidied(running)
+    part = partition(running, "log")
+    assert (part["first_offset"], part["next_offset"], part["messages"]) == (6, 6, 0)
+    await put(channel_of, "log", [("", b"newest")])
+    assert [r.offset for r in await running.broker.logs.read("/", "log")] == [6]
+
+
+@pytest.fixture
+async def compacted(running, channel_of):
+    """The example of the features list: the newest value of each key, offsets unchanged."""
+    await declared(
+        channel_of,
+        "table",
+        cleanup_policy="compact",
+        stream_max_segment_size_bytes=1,
+        delete_retention="1D",
+    )
+    await channel_of.declare_exchange("keys", "fanout")
+    await (await channel_of.get_queue("table")).bind("keys")
+    return await channel_of.get_exchange("keys")
+
+
+async def held(running):
+    found = await running.broker.logs.read("/", "table", offset="first", count=100)
+    return [(record.key, record.body, record.offset) for record in found]
+
+
+async def test_compaction_keeps_the_newest_value_of_each_key(running, compacted):
+    for pair in ("k1:v1", "k2:v1", "k1:v2", "k3:v1", "k2:v2", "k1:v3"):
+        key, _, value = pair.partition(":")
+        await compacted.publish(aio_pika.Message(value.encode()), key)
+    await compacted.publish(aio_pika.Message(b"active segment"), "other")
+    await tidied(running)
+    assert (await held(running))[:3] == [("k3", b"v1", 3), ("k2", b"v2", 4), ("k1", b"v3", 5)]
+    assert partition(running, "table")["next_offset"] == 7
+
+
+async def test_a_tombstone_removes_its_key_and_then_goes_itself(running, compacted, clock):
+    for key, value in (("k1", b"v1"), ("k2", b"v1"), ("k1", b"")):
+        await compacted.publish(aio_pika.Message(value), key)
+    await compacted.publish(aio_pika.Message(b"active segment"), "other")
+    await tidied(running)
+    assert (await held(running))[:2] == [("k2", b"v1", 1), ("k1", b"", 2)]
+    clock.advance(25 * HOUR)
+    await compacted.publish(aio_pika.Message(b"active segment"), "other")
+    await tidied(running)
+    assert [key for key, _, _ in await held(running)] == ["k2", "other"]
+
+
+async def test_consumers_step_over_what_was_compacted(running, compacted, channel_of):
+    for number in range(20):
+        await compacted.publish(aio_pika.Message(b"%d" % number), f"k{number % 2}")
+    await tidied(running)
+    await channel_of.set_qos(prefetch_count=10)
+    queue = await channel_of.get_queue("table")
+    got = []
+    async with queue.iterator(arguments={"x-stream-offset": "first"}) as messages:
+        await compacted.publish(aio_pika.Message(b"end"), "end")
+        async for message in messages:
+            await message.ack()
+            got.append(message.body)
+            if message.body == b"end":
+                break
+    assert got[-3:] == [b"18", b"19", b"end"]
+    assert len(got) < 20
+
+
+def test_many_records_share_a_commit(home, channel):
+    """Publishing in bulk costs far fewer commits than records: what makes it fast."""
+    declare(channel, "log")
+    commits = home.hub.store.committed
+    fast = home.connect().channel()
+    for body in numbered(2_000):
+        fast.basic_publish("", "log", body)
+    wait_for(lambda: home.hub.logs.describe("/", "log")["messages"] == 2_000)
+    assert home.hub.store.committed - commits < 400
+
+
+def test_reading_costs_what_is_read_not_what_is_there(home, channel, readers):
+    """The last records of a long log cost no more batches and bytes than those of a short one."""
+    costs = []
+    for name, count in (("short", 300), ("long", 6_000)):
+        declare(channel, name, stream_max_segment_size_bytes=200_000)
+        fast = home.connect().channel()
+        for number in range(count):
+            fast.basic_publish("", name, b"%0100d" % number)
+        wait_for(lambda: home.hub.logs.describe("/", name)["messages"] == count)  # noqa: B023
+        home.restart()
+        channel = home.connect().channel()
+        view = home.hub.vhosts["/"].queues[name].partition.view
+        before = view.bytes_read
+        readers(name, x_stream_offset=count - 200).read(200).close()
+        costs.append(view.bytes_read - before)
+    assert costs[1] < costs[0] + 150_000  # at most an index interval more
+
+
+def test_a_damaged_batch_is_reported_and_stepped_over(home, channel, readers):
+    declare(channel, "log", stream_max_segment_size_bytes=1)
+    publish(channel, "", numbered(6), "log")
+    directory = home.hub.vhosts["/"].queues["log"].partition.directory
+    home.stop()
+    segments = sorted(directory.glob("*.log"))
+    with open(segments[2], "r+b") as file:
+        file.seek(HEADER_SIZE + 40)
+        byte = file.read(1)[0]
+        file.seek(HEADER_SIZE + 40)
+        file.write(bytes([byte ^ 1]))
+    home.start()
+    reader = readers("log", x_stream_offset="first").read(5)
+    assert reader.offsets == [0, 1, 3, 4, 5]
+    (damage,) = home.hub.logs.describe("/", "log")["partitions"][0]["damage"]
+    assert (damage["segment"], damage["first_offset"]) == (2, 2)
+
+
+def test_a_torn_end_is_cut_and_the_log_goes_on(home, channel, readers):
+    declare(channel, "log")
+    publish(channel, "", numbered(5), "log")
+    directory = home.hub.vhosts["/"].queues["log"].partition.directory
+    home.stop()
+    (segment,) = directory.glob("*.log")
+    with open(segment, "ab") as file:
+        file.write(b"LVB1 torn")
+    (directory / "committed").unlink()
+    home.start()
+    assert home.hub.logs.describe("/", "log")["partitions"][0]["cut_bytes"] == 9
+    again = home.connect().channel()
+    again.confirm_delivery()
+    publish(again, "", [b"5"], "log")
+    assert readers("log", x_stream_offset="first").read(6).bodies == numbered(6)
+
+
+def test_a_directory_nobody_knows_is_left_alone(home, channel):
+    declare(channel, "log")
+    stranger = home.data_dir / "logs" / "2"
+    stranger.mkdir()
+    (stranger / "keep").write_text("me")
+    declare(channel, "next")
+    home.restart()
+    kept = list((home.data_dir / "logs").glob("2.found-*/keep"))
+    assert [path.read_text() for path in kept] == ["me"]

@@ -1,0 +1,154 @@
+"""Partitioned logs: the topology RabbitMQ gives super streams, and who goes where."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pika
+import pika.exceptions
+import pytest
+
+from leveret.model.partitioning import partition_of
+from tests.log.conftest import STREAM, declare, numbered, publish, wait_for
+
+
+@pytest.fixture
+def orders(channel):
+    declare(channel, "orders", partitions=3)
+    return "orders"
+
+
+def ends(home, name="orders"):
+    return [part["next_offset"] for part in home.hub.logs.describe("/", name)["partitions"]]
+
+
+def test_the_topology_is_that_of_a_super_stream(orders, home, channel):
+    host = home.hub.vhosts["/"]
+    exchange = host.exchanges[orders]
+    assert (exchange.spec.kind, exchange.spec.durable) == ("direct", True)
+    assert exchange.spec.arguments == {"x-super-stream": True}
+    found = [(b.routing_key, b.destination.name, b.arguments) for b in exchange.bindings]
+    assert found == [(str(n), f"orders-{n}", {"x-stream-partition-order": n}) for n in range(3)]
+    for name in ("orders", "orders-0", "orders-1", "orders-2"):
+        assert channel.queue_declare(name, passive=True).method.queue == name
+
+
+def test_declaring_again_changes_nothing(orders, home, channel, connection):
+    publish(channel, orders, [b"x"], "k")
+    declare(channel, orders, partitions=3)
+    assert sum(ends(home)) == 1
+    other = connection.channel()
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="x-partitions"):
+        other.queue_declare(orders, durable=True, arguments={**STREAM, "x-partitions": 4})
+
+
+def test_equal_keys_stay_together_as_rabbitmqs_clients_place_them(orders, home, channel, readers):
+    keys = [f"key-{number}" for number in range(30)]
+    for key in keys:
+        publish(channel, orders, [key.encode()], key)
+    home.restart()
+    other = home.connect()
+    fresh = other.channel()
+    fresh.confirm_delivery()
+    for key in keys:
+        publish(fresh, orders, [key.encode()], key)
+    reader = readers(orders, x_stream_offset="first").read(60)
+    for (partition, _), (method, _, body) in zip(reader.places, reader.records, strict=True):
+        assert method.exchange == orders and method.routing_key == body.decode()
+        assert partition == partition_of(body, 3)
+    other.close()
+
+
+def test_without_a_key_in_turn(orders, home, channel):
+    publish(channel, orders, numbered(10))
+    assert sorted(ends(home)) == [3, 3, 4]
+
+
+def test_an_explicit_partition(orders, home, channel):
+    publish(channel, orders, numbered(4), "key-1", x_partition=2)
+    publish(channel, orders, numbered(1), x_partition=0)
+    assert ends(home) == [1, 0, 4]
+    for wrong in (3, -1, "2"):
+        with pytest.raises(pika.exceptions.UnroutableError):
+            publish(channel, orders, [b"x"], "k", x_partition=wrong)
+
+
+def test_a_cached_route_does_not_swallow_the_header(orders, home, channel):
+    """The same address with and without `x-partition`, again and again."""
+    key = next(f"k{n}" for n in range(9) if partition_of(f"k{n}".encode(), 3) == 0)
+    for _ in range(3):
+        publish(channel, orders, [b"by key"], key)
+        publish(channel, orders, [b"by hand"], key, x_partition=1)
+    assert ends(home) == [3, 3, 0]
+
+
+def test_by_its_name_through_other_exchanges(orders, home, channel):
+    publish(channel, "", numbered(6), orders)
+    assert ends(home) == [2, 2, 2]
+    channel.queue_bind(orders, "amq.topic", "order.#")
+    publish(channel, "amq.topic", [b"x", b"y"], "order.7")
+    assert ends(home)[partition_of(b"order.7", 3)] == 4
+    channel.exchange_bind(orders, "amq.fanout")
+    publish(channel, "amq.fanout", [b"z"], "order.7")
+    assert ends(home)[partition_of(b"order.7", 3)] == 5
+
+
+def test_without_a_group_everybody_reads_everything(orders, channel, readers):
+    publish(channel, orders, numbered(30))
+    first = readers(orders, x_stream_offset="first").read(30)
+    second = readers(orders, prefetch=2, x_stream_offset="first").read(30)
+    for reader in (first, second):
+        assert sorted(reader.places) == [(p, o) for p in range(3) for o in range(10)]
+        for partition in range(3):
+            offsets = [offset for p, offset in reader.places if p == partition]
+            assert offsets == list(range(10))
+
+
+def test_a_partition_can_be_read_alone(orders, channel, readers):
+    publish(channel, orders, numbered(9))
+    assert readers("orders-1", x_stream_offset="first").read(3).places == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_deleting_takes_everything_along(orders, home, channel):
+    publish(channel, orders, numbered(9), "k")
+    files = home.data_dir / "logs"
+    assert len(list(files.iterdir())) == 3
+    channel.queue_delete(orders)
+    host = home.hub.vhosts["/"]
+    assert not host.queues and orders not in host.exchanges
+    wait_for(lambda: not list(files.iterdir()))
+    home.restart()
+    host = home.hub.vhosts["/"]
+    assert not host.queues and orders not in host.exchanges
+
+
+def test_parts_are_not_deleted_alone(orders, connection):
+    for delete in (
+        lambda channel: channel.queue_delete("orders-1"),
+        lambda channel: channel.exchange_delete("orders"),
+    ):
+        channel = connection.channel()
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="delete that"):
+            delete(channel)
+
+
+def test_names_that_are_taken(channel, connection):
+    channel.exchange_declare("busy", "fanout")
+    channel.queue_declare("half-1")
+    for name in ("busy", "half"):
+        other = connection.channel()
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="exists"):
+            declare(other, name, partitions=2)
+    after = connection.channel()
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="NOT_FOUND"):
+        after.queue_declare("half-0", passive=True)
+
+
+def test_restart_keeps_everything(orders, home, channel, readers):
+    for number in range(50):
+        publish(channel, orders, [b"%d" % number], f"k{number % 7}")
+    before = ends(home)
+    home.restart()
+    assert ends(home) == before
+    reader = readers(orders, x_stream_offset="first").read(50)
+    assert Counter(reader.bodies) == Counter(numbered(50))
