@@ -27,7 +27,7 @@ export function LogsPage() {
   return (
     <>
       <PageHead title="Logs" sub="Records stay after reading: every reader and every group has its own place.">
-        <a class="button button-main" href={href(['new-queue'])}><Icon name="plus" /> Declare log</a>
+        <a class="button button-main" href={href(['new-queue'], { type: 'stream' })}><Icon name="plus" /> Declare log</a>
       </PageHead>
       {error && <Unavailable what="logs" error={error} />}
       {data === undefined && !error && <Loading />}

@@ -4,7 +4,7 @@ import { Card, PageHead } from '../components/basics';
 import { toast } from '../components/feedback';
 import { CheckField, Form, SelectField, TableEditor, TextField } from '../components/forms';
 import { argsFor, QUEUE_TYPES, readArgs, readTable, type ArgSpec, type QueueKind, type TableRow } from '../lib/arguments';
-import { go } from '../lib/hooks';
+import { go, useRoute } from '../lib/hooks';
 import { href } from '../lib/route';
 import { homeVhost, useScope } from '../lib/session';
 
@@ -47,7 +47,8 @@ export function NewQueuePage() {
   const scope = useScope();
   const [vhost, setVhost] = useState(homeVhost(scope));
   const [name, setName] = useState('');
-  const [kind, setKind] = useState<QueueKind>('classic');
+  const { query } = useRoute();
+  const [kind, setKind] = useState<QueueKind>(KINDS.find((one) => one.id === query['type'])?.id ?? 'classic');
   const [durable, setDurable] = useState(true);
   const [autoDelete, setAutoDelete] = useState(false);
   const [texts, setTexts] = useState<Record<string, string>>({});
