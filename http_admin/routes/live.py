@@ -52,7 +52,7 @@ async def stream(
 
 
 def _check(path: str) -> None:
-    if not path.startswith("/api/") or path.startswith(_ENDLESS):
+    if not path.startswith("/api/") or path.partition("?")[0] in _ENDLESS:
         raise bad_request(f"view must be a path of the API that ends: {path}")
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from http_admin import process
 from http_admin.auth import CurrentUser, Hub, require_tag, sees_everything, visible_vhosts
-from http_admin.durable import until_durable
 from http_admin.errors import not_found
 from http_admin.product import (
     EXCHANGE_TYPES,
@@ -26,7 +25,6 @@ from http_admin.totals import Sums, Totals
 from http_admin.views import Row, lengths, message_stats, rate, total_stats
 from leveret.broker import Broker, User, VirtualHost
 from leveret.broker.metrics import QUEUE_FIELDS, TOTAL_FIELDS, queue_values
-from leveret.broker.parameters import CLUSTER_NAME, GLOBAL
 
 router = APIRouter(prefix="/api", tags=["overview"])
 CHURN = (
@@ -150,20 +148,13 @@ def listener_rows(hub: Broker, around: Surroundings) -> list[Row]:
 
 
 class ClusterName(BaseModel):
-    name: str = Field(min_length=1, max_length=255)
+    name: str
 
 
 @router.get("/cluster-name", response_model=ClusterName)
 def get_cluster_name(hub: Hub, user: CurrentUser) -> Row:
     """What the broker calls its cluster."""
     return {"name": hub.cluster_name}
-
-
-@router.put("/cluster-name", status_code=204, dependencies=[require_tag()])
-async def put_cluster_name(body: ClusterName, hub: Hub) -> None:
-    """Name the cluster."""
-    hub.parameters.put(GLOBAL, GLOBAL, CLUSTER_NAME, body.name)
-    await until_durable(hub)
 
 
 @router.get("/version", response_model=str)

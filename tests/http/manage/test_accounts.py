@@ -1,0 +1,294 @@
+"""Vhosts, users, permissions and limits over HTTP."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+
+import pika
+import pytest
+
+from leveret.launch import ThreadedBroker, in_process_settings
+from tests.http.manage.client import Api
+
+EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
+
+
+@pytest.fixture
+def user(api):
+    """A user without permissions, gone after the test."""
+    api.put("users", "u", body={"password": "pw", "tags": "management"})
+    yield "u"
+    api.call("DELETE", "users", "u")
+
+
+# Vhosts ------------------------------------------------------------------------------------------
+
+
+def test_vhost_is_made_changed_and_deleted(api):
+    body = {"description": "for tests", "tags": "a, b", "default_queue_type": "quorum"}
+    assert api.put("vhosts", "v/1", body=body) == 201
+    row = api.get("vhosts", "v/1")
+    assert (row["name"], row["description"], row["tags"]) == ("v/1", "for tests", ["a", "b"])
+    assert row["metadata"] == {"description": "for tests", "tags": ["a", "b"],
+                               "default_queue_type": "quorum"}  # fmt: skip
+    assert api.put("vhosts", "v/1", body={"tags": ["c"]}) == 204
+    row = api.get("vhosts", "v/1")
+    assert (row["description"], row["tags"]) == ("for tests", ["c"])
+    assert api.delete("vhosts", "v/1") == 204
+    assert api.refused("GET", "vhosts", "v/1")[0] == 404
+    assert api.refused("DELETE", "vhosts", "v/1")[0] == 404
+
+
+def test_who_makes_a_vhost_may_use_it(api, vhost):
+    assert api.get("vhosts", vhost, "permissions") == [
+        {"user": "guest", "vhost": vhost, **EVERYTHING}
+    ]
+
+
+def test_vhost_counts_its_messages(api, vhost, channel):
+    channel.queue_declare("q")
+    channel.basic_publish("", "q", b"1")
+    channel.basic_publish("", "q", b"2")
+    channel.basic_get("q")
+    row = api.get("vhosts", vhost)
+    assert (row["messages"], row["messages_ready"], row["messages_unacknowledged"]) == (2, 1, 1)
+    assert row["message_stats"]["get"] == 1
+
+
+def test_protected_vhost_cannot_be_deleted(api, vhost):
+    assert api.post("vhosts", vhost, "deletion", "protection") == 204
+    status, reason = api.refused("DELETE", "vhosts", vhost)
+    assert status == 412 and "protected" in reason
+    assert api.delete("vhosts", vhost, "deletion", "protection") == 204
+    assert api.delete("vhosts", vhost) == 204
+
+
+def test_deleting_a_vhost_disconnects_its_clients(api, vhost, connect):
+    connection = connect(vhost)
+    api.delete("vhosts", vhost)
+    assert closed_with(connection) == (320, f"CONNECTION_FORCED - vhost '{vhost}' is deleted")
+
+
+def closed_with(connection) -> tuple[int, str]:
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            connection.process_data_events(0.1)
+    return caught.value.reply_code, caught.value.reply_text
+
+
+def test_tracing_is_kept(api, vhost):
+    api.put("vhosts", vhost, body={"tracing": True})
+    assert api.get("vhosts", vhost)["tracing"] is True
+
+
+def test_other_users_see_only_their_vhosts(api, vhost, user, sign_in):
+    api.put("permissions", vhost, user, body=EVERYTHING)
+    theirs = sign_in(user, "pw")
+    assert [row["name"] for row in theirs.get("vhosts")] == [vhost]
+    assert theirs.refused("GET", "vhosts", "/")[0] == 403
+    assert theirs.refused("PUT", "vhosts", "new")[0] == 403
+
+
+# Users -------------------------------------------------------------------------------------------
+
+
+def test_user_is_made_changed_and_deleted(api):
+    assert api.put("users", "w", body={"password": "pw", "tags": "management, monitoring"}) == 201
+    row = api.get("users", "w")
+    assert row["tags"] == ["management", "monitoring"] and row["limits"] == {}
+    assert row["hashing_algorithm"] == "rabbit_password_hashing_sha256"
+    assert len(base64.b64decode(row["password_hash"])) == 36
+    assert api.put("users", "w", body={"password": "pw", "tags": ["policymaker"]}) == 204
+    assert api.get("users", "w")["tags"] == ["policymaker"]
+    assert api.delete("users", "w") == 204
+    assert api.refused("GET", "users", "w")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("rabbit_password_hashing_sha256", hashlib.sha256),
+        ("rabbit_password_hashing_sha512", hashlib.sha512),
+        ("rabbit_password_hashing_md5", hashlib.md5),
+    ],
+)
+def test_hashed_passwords_of_rabbitmq_let_in(api, sign_in, name, digest):
+    hashed = base64.b64encode(b"salt" + digest(b"salt" + b"secret").digest()).decode()
+    body = {"password_hash": hashed, "hashing_algorithm": name, "tags": "management"}
+    api.put("users", "hashed", body=body)
+    assert sign_in("hashed", "secret").get("whoami")["name"] == "hashed"
+    assert sign_in("hashed", "guess").refused("GET", "whoami") == (401, "Login failed")
+    api.delete("users", "hashed")
+
+
+def test_user_without_password_cannot_log_in(api, sign_in):
+    api.put("users", "mute", body={"password_hash": "", "tags": "administrator"})
+    for password in ("", "mute"):
+        assert sign_in("mute", password).refused("GET", "whoami")[0] == 401
+    api.delete("users", "mute")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"password": "x"}, "tags_not_present"),
+        ({"password_hash": "!!", "tags": ""}, "base64"),
+        ({"password_hash": "", "hashing_algorithm": "rot13", "tags": ""}, "hashing_algorithm"),
+        ({"password": "", "tags": ""}, "empty"),
+        ({"password": "x", "tags": 5}, "tags"),
+        ({"password": "x", "tags": ["a,b"]}, "comma"),
+    ],
+)
+def test_user_is_refused_in_words(api, body, reason):
+    status, said = api.refused("PUT", "users", "bad", body=body)
+    assert status == 400 and reason in said
+    assert api.refused("GET", "users", "bad")[0] == 404
+
+
+def test_several_users_are_deleted_at_once(api):
+    for name in ("a1", "a2"):
+        api.put("users", name, body={"password": "x", "tags": ""})
+    without = [row["name"] for row in api.get("users", "without-permissions")]
+    assert {"a1", "a2"} <= set(without) and "guest" not in without
+    assert api.post("users", "bulk-delete", body={"users": ["a1", "a2", "never"]}) == 204
+    assert [row["name"] for row in api.get("users")] == ["guest"]
+
+
+def test_deleted_users_connections_are_closed(api, vhost, user, connect):
+    api.put("permissions", vhost, user, body=EVERYTHING)
+    connection = connect(vhost, user, "pw")
+    api.delete("users", user)
+    assert closed_with(connection) == (320, "CONNECTION_FORCED - user 'u' was deleted")
+    assert api.get("vhosts", vhost, "permissions") == [
+        {"user": "guest", "vhost": vhost, **EVERYTHING}
+    ]
+
+
+def test_only_administrators_manage_users(api, user, sign_in):
+    for tag in ("management", "policymaker", "monitoring"):
+        api.put("users", user, body={"password": "pw", "tags": tag})
+        assert sign_in(user, "pw").refused("GET", "users")[0] == 403
+
+
+def test_users_can_be_listed_by_column(api):
+    assert api.get("users", columns="name") == [{"name": "guest"}]
+
+
+# Permissions -------------------------------------------------------------------------------------
+
+
+def test_permission_is_set_shown_and_cleared(api, vhost, user):
+    body = {"configure": "^c", "write": "^w", "read": ""}
+    assert api.put("permissions", vhost, user, body=body) == 201
+    assert api.put("permissions", vhost, user, body=body) == 204
+    row = {"user": user, "vhost": vhost, **body}
+    assert api.get("permissions", vhost, user) == row
+    assert row in api.get("permissions") and api.get("users", user, "permissions") == [row]
+    assert api.delete("permissions", vhost, user) == 204
+    assert api.refused("GET", "permissions", vhost, user)[0] == 404
+    assert api.refused("DELETE", "permissions", vhost, user)[0] == 404
+
+
+def test_permission_holds_for_amqp_at_once(api, vhost, user, connect):
+    api.put("permissions", vhost, user, body={"configure": "^mine", "write": "", "read": ""})
+    channel = connect(vhost, user, "pw").channel()
+    channel.queue_declare("mine-1")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        channel.queue_declare("yours")
+    assert caught.value.reply_code == 403
+
+
+def test_permission_is_refused_in_words(api, vhost, user):
+    refused = api.refused("PUT", "permissions", vhost, "nobody", body=EVERYTHING)
+    assert refused == (400, "vhost_or_user_not_found")
+    assert api.refused("PUT", "permissions", "no", user, body=EVERYTHING)[0] == 400
+    status, reason = api.refused("PUT", "permissions", vhost, user, body=EVERYTHING | {"read": "("})
+    assert status == 400 and "invalid pattern '('" in reason
+    partial = {"configure": ".*", "write": ".*"}
+    assert api.refused("PUT", "permissions", vhost, user, body=partial)[0] == 400
+
+
+def test_topic_permission_is_set_shown_and_cleared(api, vhost, user):
+    body = {"exchange": "amq.topic", "write": "^a", "read": ".*"}
+    assert api.put("topic-permissions", vhost, user, body=body) == 201
+    assert api.put("topic-permissions", vhost, user, body=body) == 204
+    row = {"user": user, "vhost": vhost, **body}
+    assert api.get("topic-permissions", vhost, user) == [row]
+    assert api.get("topic-permissions") == api.get("users", user, "topic-permissions") == [row]
+    assert api.get("vhosts", vhost, "topic-permissions") == [row]
+    api.put("topic-permissions", vhost, user, body=body | {"exchange": "other"})
+    assert api.delete("topic-permissions", vhost, user, "other") == 204
+    assert api.delete("topic-permissions", vhost, user) == 204
+    assert api.refused("GET", "topic-permissions", vhost, user)[0] == 404
+
+
+# Limits ------------------------------------------------------------------------------------------
+
+
+def test_limit_of_queues_is_enforced(api, vhost, channel):
+    assert api.put("vhost-limits", vhost, "max-queues", body={"value": 1}) == 204
+    assert api.get("vhost-limits", vhost) == [{"vhost": vhost, "value": {"max-queues": 1}}]
+    channel.queue_declare("one")
+    channel.queue_declare("one")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        channel.queue_declare("two")
+    assert caught.value.reply_code == 406 and "queue limit in vhost" in caught.value.reply_text
+    assert api.delete("vhost-limits", vhost, "max-queues") == 204
+    assert api.get("vhost-limits") == []
+    api.put("queues", vhost, "two")
+
+
+def test_limit_of_connections_is_enforced(api, vhost, connect):
+    api.put("vhost-limits", vhost, "max-connections", body={"value": 1})
+    connect(vhost)
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+        connect(vhost)
+    assert caught.value.reply_code == 530
+    assert caught.value.reply_text.endswith("connection limit (1) is reached")
+
+
+def test_limit_of_a_users_connections_is_enforced(api, vhost, user, connect):
+    api.put("permissions", vhost, user, body=EVERYTHING)
+    assert api.put("user-limits", user, "max-connections", body={"value": 0}) == 204
+    assert api.get("user-limits", user) == [{"user": user, "value": {"max-connections": 0}}]
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+        connect(vhost, user, "pw")
+    assert "user connection limit (0) is reached" in caught.value.reply_text
+    api.put("users", user, body={"password": "pw", "tags": "monitoring"})
+    assert api.get("users", user)["limits"] == {"max-connections": 0}
+    api.delete("user-limits", user, "max-connections")
+    assert connect(vhost, user, "pw").is_open
+    assert api.get("user-limits") == []
+
+
+def test_limits_are_refused_in_words(api, vhost, user):
+    assert "unknown limit" in api.refused(
+        "PUT", "vhost-limits", vhost, "max-joy", body={"value": 1})[1]  # fmt: skip
+    assert api.refused("PUT", "vhost-limits", vhost, "max-queues", body={"value": "x"})[0] == 400
+    assert api.refused("PUT", "user-limits", user, "max-queues", body={"value": 1})[0] == 400
+    assert api.refused("PUT", "user-limits", "no", "max-channels", body={"value": 1})[0] == 404
+    assert api.refused("PUT", "vhost-limits", "no", "max-queues", body={"value": 1})[0] == 404
+
+
+def test_accounts_survive_a_restart(tmp_path):
+    settings = in_process_settings(http_enabled=True, data_dir=tmp_path)
+    with ThreadedBroker(settings) as running:
+        api = Api(running.http_url)
+        api.put("vhosts", "v", body={"description": "kept", "tags": "t"})
+        api.put("users", "u", body={"password": "pw", "tags": "management"})
+        api.put("permissions", "v", "u", body=EVERYTHING)
+        api.put("topic-permissions", "v", "u", body={"exchange": "x", "write": "w", "read": "r"})
+        api.put("user-limits", "u", "max-channels", body={"value": 7})
+        api.put("vhost-limits", "v", "max-queues", body={"value": 0})
+        kinds = ("vhosts", "users", "permissions", "topic-permissions", "user-limits",
+                 "vhost-limits")  # fmt: skip
+        before = {kind: api.get(kind) for kind in kinds}
+        api.http.close()
+    with ThreadedBroker(settings) as running:
+        api = Api(running.http_url)
+        assert {kind: api.get(kind) for kind in kinds} == before
+        assert api.refused("PUT", "queues", "v", "q", body={})[0] == 400
+        api.http.close()

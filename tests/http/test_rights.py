@@ -1,0 +1,144 @@
+"""Every route, as nobody and as each role, in one's own vhost and in another's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from leveret.broker import Broker
+from leveret.broker.users import hash_password
+from leveret.model.store import PermissionDefinition
+from queues import QueueSpec
+from tests.http.conftest import Served
+from tests.http.rights import RULES, Needs, Rule
+
+ROLES = ("management", "policymaker", "monitoring", "administrator")
+OWN, OTHER = "own", "other"
+REFUSED = (401, 403)
+UNAVAILABLE = {
+    # Nobody listens on port 1, and a broker in memory has no history to hand out.
+    ("GET /api/health/checks/port-listener/{port}", 503),
+    ("GET /api/history/ranges", 501),
+    ("GET /api/history/export", 501),
+}
+VALUES = {
+    "name": "thing", "user": "somebody", "source": "amq.topic", "kind": "q",
+    "destination": "thing", "properties_key": "k", "exchange": "amq.topic",
+    "component": "some", "limit": "max-queues", "password": "secret", "node": "leveret@x",
+    "within": "1", "unit": "days", "port": "1", "protocol": "amqp", "group": "g", "path": "",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def clients(broker: Served) -> Iterator[dict[str, httpx.Client]]:
+    """A client for every role, of a broker that nobody can stop."""
+    broker.app.state.surroundings.request_stop = lambda: None
+    broker.on_loop(_prepare)
+    with contextlib.ExitStack() as stack:
+        made = {role: stack.enter_context(broker.client(role)) for role in (*ROLES, "plain")}
+        made["nobody"] = stack.enter_context(broker.client(None))
+        made["liar"] = stack.enter_context(broker.client("administrator", "wrong"))
+        yield made
+
+
+def _prepare(hub: Broker) -> None:
+    """Users and objects as every case expects them."""
+    for vhost in (OWN, OTHER):
+        if vhost not in hub.vhosts:
+            hub.add_vhost(vhost)
+        held = hub.vhosts[vhost]
+        if "thing" not in held.queues:
+            held.declare_queue(QueueSpec("thing", True, False, False, {}))
+    for role in (*ROLES, "plain"):
+        tags = () if role == "plain" else (role,)
+        if role not in hub.users.by_name:
+            hub.users.put_user(role, hash_password(role), tags)
+        hub.users.set_permission(PermissionDefinition(role, OWN, ".*", ".*", ".*"))
+    hub.users.put_user("somebody", hash_password("somebody"), ())
+    hub.turn.schedule()
+
+
+def _all_routes(broker: Served) -> set[str]:
+    return {
+        f"{method} {re.sub(r':[a-z]+}', '}', route.path)}"
+        for route in broker.app.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+
+
+def test_table_names_every_route_and_no_other(broker: Served) -> None:
+    assert _all_routes(broker) == set(RULES)
+
+
+def test_every_route_is_one_of_ours(broker: Served) -> None:
+    assert all(isinstance(route, APIRoute) for route in broker.app.routes)
+
+
+def test_few_routes_are_open_to_everybody() -> None:
+    assert sum(rule.needs is Needs.NOTHING for rule in RULES.values()) <= 4
+
+
+def _ask(client: httpx.Client, line: str, rule: Rule, vhost: str) -> int:
+    method, template = line.split(" ", 1)
+    values = VALUES | {"vhost": vhost}
+    path = re.sub(r"{(\w+)}", lambda match: quote(values[match[1]], ""), template)
+    body = None if rule.body is None else json.dumps(rule.body)
+    client.cookies.clear()
+    # Streamed, because one of them never ends.
+    with client.stream(method, path, params=rule.query, content=body) as answer:
+        return answer.status_code
+
+
+@pytest.mark.parametrize("line", RULES)
+def test_nobody_gets_in_without_login(clients: dict[str, httpx.Client], line: str) -> None:
+    rule = RULES[line]
+    status = _ask(clients["nobody"], line, rule, OWN)
+    assert (status == 401) is (rule.needs is not Needs.NOTHING), status
+    assert status < 500
+    if rule.needs is not Needs.NOTHING:
+        assert _ask(clients["plain"], line, rule, OWN) == 401
+        assert _ask(clients["liar"], line, rule, OWN) in (401, 429)
+
+
+@pytest.mark.parametrize("line", RULES)
+def test_roles_in_own_vhost(broker: Served, clients: dict[str, httpx.Client], line: str) -> None:
+    rule = RULES[line]
+    for role in ROLES:
+        status = _ask(clients[role], line, rule, OWN)
+        if not line.startswith("GET"):
+            broker.on_loop(_prepare)
+        allowed = rule.needs is Needs.NOTHING or role in rule.needs.value
+        assert (status not in REFUSED) is allowed, (role, status)
+        assert status < 500 or (line, status) in UNAVAILABLE
+
+
+def _only_looks(line: str) -> bool:
+    """Reading messages is more than looking: it takes the right to read."""
+    if line.endswith(("/browse", "/records", "/groups")):
+        return False
+    return line.startswith(("GET", "POST /api/route/"))
+
+
+@pytest.mark.parametrize("line", [line for line, rule in RULES.items() if rule.in_vhost])
+def test_roles_in_other_vhost(broker: Served, clients: dict[str, httpx.Client], line: str) -> None:
+    """Monitoring users and administrators may look; to change things takes permissions."""
+    rule = RULES[line]
+    for role in ROLES:
+        status = _ask(clients[role], line, rule, OTHER)
+        if not line.startswith("GET"):
+            broker.on_loop(_prepare)
+        assert status < 500
+        if role not in rule.needs.value or role not in ("monitoring", "administrator"):
+            assert status in (*REFUSED, 404), (role, status)
+        elif _only_looks(line):
+            assert status not in REFUSED, (role, status)
+        elif role == "monitoring":
+            assert status in (*REFUSED, 404), (role, status)
