@@ -224,6 +224,9 @@ class SqlStore(FillingStore):
 
     def _try_again(self) -> None:
         self._retry = None
+        if self._batch.is_empty and self.state is StoreState.DISK_FULL:
+            # Nothing of the failed batch was kept, and blocked publishers bring no other.
+            self.state = StoreState.RUNNING
         self._go_on()
 
     def _go_on(self) -> None:

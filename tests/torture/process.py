@@ -8,10 +8,23 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 START_SECONDS = 60
+
+
+_RUNNING: set[asyncio.subprocess.Process] = set()
+
+
+def end_leftovers() -> None:
+    """Kill what a failed run left behind; each run calls it when it ends."""
+    while _RUNNING:
+        process = _RUNNING.pop()
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
 
 
 class BrokerProcess:
@@ -46,6 +59,7 @@ class BrokerProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=self._log,
         )
+        _RUNNING.add(self._process)
         assert self._process.stdout is not None
         line = await asyncio.wait_for(self._process.stdout.readline(), START_SECONDS)
         return line.decode()
@@ -96,6 +110,7 @@ class BrokerProcess:
         if self._process.returncode is None:
             os.kill(self.pid, how)
         await self._process.communicate()
+        _RUNNING.discard(self._process)
         log = self._close_log()
         if "Traceback" in log:
             raise AssertionError(f"the broker had an unexpected error:\n{log}")

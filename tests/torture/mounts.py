@@ -1,0 +1,48 @@
+"""Small file systems to fill: a tmpfs, or ext4 on a file. Needs root, as `make test` in CI has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.torture.process import end_leftovers
+
+MIB = 1024 * 1024
+
+
+@contextmanager
+def small_disk(directory: Path, kind: str, size: int) -> Iterator[Path]:
+    """A mounted file system of so many bytes."""
+    place = directory / f"mounted-{kind}"
+    place.mkdir(parents=True)
+    if kind == "tmpfs":
+        _run("mount", "-t", "tmpfs", "-o", f"size={size}", "leveret-torture", str(place))
+    else:
+        image = directory / "disk.img"
+        with image.open("wb") as file:
+            file.truncate(size)
+        _run("mkfs.ext4", "-q", "-m", "0", "-E", "nodiscard", str(image))
+        _run("mount", "-o", "loop", str(image), str(place))
+    try:
+        yield place
+    finally:
+        end_leftovers()
+        _run("umount", "--lazy", str(place))
+
+
+def write_ballast(path: Path, size: int) -> None:
+    """Take so much space, for real."""
+    with path.open("wb") as file:
+        for _ in range(size // MIB):
+            file.write(os.urandom(4096) * (MIB // 4096))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()} (are we root?)")
