@@ -4,6 +4,7 @@ import io
 import json
 import socket
 import xml.etree.ElementTree as ET
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -28,12 +29,12 @@ from benchmarks.frames import (
 )
 from benchmarks.nullbroker import NullBroker, deliveries
 from benchmarks.roles import Consumer, Publisher, Stream
-from benchmarks.scenarios.base import Outcome
+from benchmarks.scenarios.base import Outcome, Pace
 
 TRANSIENT = delivery_mode(persistent=False)
 
 
-def frames_of(data: bytes) -> list:
+def frames_of(data: bytes) -> list[Any]:
     values = []
     while data:
         used, _, value = codec.unmarshal(data)
@@ -328,8 +329,9 @@ class TestRows:
             kind = Kind.LEVERET
 
         workload = catalogue.Workload("failing", Failing(), ())
-        plan = runner.Plan(1, runner.Pace(0.1))
-        made = runner.measure(workload, {Kind.LEVERET: Idle()}, plan, lambda _: None)
+        plan = runner.Plan(1, Pace(0.1))
+        brokers: Any = {Kind.LEVERET: Idle()}
+        made = runner.measure(workload, brokers, plan, lambda _: None)
         assert made.errors == {Kind.LEVERET: f"{type(error).__name__}: {error}"}
 
 

@@ -60,11 +60,11 @@ def test_publish_carries_address_properties_and_body():
 
 
 def test_handshake_header_then_start_ok():
-    wire = Wire(Recorder(), 1024)
-    wire.receive(PROTOCOL_HEADER[:3])
-    assert wire.state is ConnectionState.AWAIT_HEADER
-    wire.receive(PROTOCOL_HEADER[3:])
-    assert wire.state is ConnectionState.AWAIT_START_OK
+    wire, states = Wire(Recorder(), 1024), []
+    for piece in (PROTOCOL_HEADER[:3], PROTOCOL_HEADER[3:]):
+        wire.receive(piece)
+        states.append(wire.state)
+    assert states == [ConnectionState.AWAIT_HEADER, ConnectionState.AWAIT_START_OK]
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"AMQP\x00\x01\x00\x00", b"X"])

@@ -32,6 +32,9 @@ class Taker:
         if not self.no_ack:
             self.held += entries
 
+    def describe(self):
+        return {"consumer_tag": self.tag}
+
     def cancelled(self):
         self.was_cancelled = True
 
