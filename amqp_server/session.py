@@ -46,6 +46,8 @@ log = logging.getLogger("leveret.amqp")
 FLUSH_AT = 64 * 1024
 SMALLEST_FRAME_MAX = 4096
 CLOSE_GRACE_SECONDS = 5.0
+DEAF_GRACE_SECONDS = 1.0
+"""Framing is lost, so close-ok will not be heard: only time to read our close."""
 REFUSED_LOGIN_SECONDS = 3.0
 _NOBODY = User("", "")
 
@@ -423,7 +425,7 @@ class Session:
             commands.Connection.Close(int(error.code), error.reply_text, class_id, method_id),
         )
         self.flush()
-        self.line.end_in(CLOSE_GRACE_SECONDS)
+        self.line.end_in(DEAF_GRACE_SECONDS if self.wire.deaf else CLOSE_GRACE_SECONDS)
 
     def close(self, reason: str) -> None:
         """An operator, or the end of the broker, closes it."""

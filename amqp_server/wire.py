@@ -114,7 +114,7 @@ class Wire:
         self.last_method: tuple[int, int] = (0, 0)
         self._rest = b""
         self._after = 0  # where reading goes on when the frame at hand is refused
-        self._deaf = False
+        self.deaf = False
         self._publishes: dict[bytes, Publish] = {}
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class Wire:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer and hand over what is complete."""
-        if self._deaf:
+        if self.deaf:
             return
         if self._rest:
             data = self._rest + data
@@ -182,7 +182,7 @@ class Wire:
         return position
 
     def _lose_sync(self, reason: str) -> None:
-        self._deaf = True
+        self.deaf = True
         self._after = sys.maxsize
         raise ProtocolError(reason)
 
