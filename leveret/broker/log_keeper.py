@@ -76,13 +76,15 @@ class LogKeeper:
     def _make_partitions(
         self, vhost: VirtualHost, spec: QueueSpec, log_spec: LogSpec
     ) -> list[LogQueue]:
+        """New ones, or those that are there: definitions name them before the whole."""
         names = [f"{spec.name}-{number}" for number in range(log_spec.partitions)]
-        if spec.name in vhost.exchanges:
+        exchange = vhost.exchanges.get(spec.name)
+        if exchange is not None and exchange.spec.arguments.get(SUPER_STREAM) is not True:
             raise PreconditionFailed(f"exchange '{spec.name}' in vhost '{vhost.name}' exists")
         for name in names:
-            if name in vhost.queues:
+            if name in vhost.queues and not _is_free(vhost.queues[name]):
                 raise PreconditionFailed(f"{_where(vhost, name)} exists")
-        made = [self._make_partition(vhost, spec, name) for name in names]
+        made = self._declare_all(vhost, spec, names)
         vhost.declare_exchange(
             ExchangeSpec(spec.name, "direct", durable=True, arguments={SUPER_STREAM: True})
         )
@@ -91,17 +93,22 @@ class LogKeeper:
             vhost.bind(spec.name, queue, str(number), {ORDER_ARGUMENT: number})
         return made
 
-    def _make_partition(self, vhost: VirtualHost, spec: QueueSpec, name: str) -> LogQueue:
+    def _declare_all(self, vhost: VirtualHost, spec: QueueSpec, names: list[str]) -> list[LogQueue]:
+        """All partitions or none."""
         arguments = {key: v for key, v in spec.arguments.items() if key != "x-partitions"}
-        arguments["x-partition-of"] = spec.name
-        queue = vhost.declare_queue(QueueSpec(name, True, arguments=arguments))
-        assert isinstance(queue, LogQueue)
-        return queue
+        before = {name for name in names if name in vhost.queues}
+        made: list[HeldQueue] = []
+        try:
+            for name in names:
+                made.append(vhost.declare_queue(QueueSpec(name, True, arguments=arguments)))
+        except BrokerError:
+            for queue in made:
+                if queue.name not in before:
+                    vhost.forget_queue(queue)
+            raise
+        return [queue for queue in made if isinstance(queue, LogQueue)]
 
     def _open(self, spec: QueueSpec, log_spec: LogSpec, identity: LogIdentity) -> LogQueue:
-        of, _, number = spec.name.rpartition("-")
-        if number.isdecimal() and spec.arguments.get("x-partition-of") == of:
-            identity = LogIdentity(identity.id, identity.where, int(number))
         directory = self._directory(identity.id)
         settings = PartitionSettings(log_spec.segment_bytes, not self._broker.settings.memory)
         try:
@@ -304,6 +311,13 @@ def _recover_groups(
             if name in offsets.get(queue.id, ())
         }
         held.readers.recover_group(name, known)
+
+
+def _is_free(queue: HeldQueue) -> bool:
+    """A log of its own that nobody reads: it may become a partition."""
+    if not isinstance(queue, LogQueue) or queue.whole is not None:
+        return False
+    return not queue.readers and not queue.readers.groups
 
 
 def _set_aside(directory: Path) -> None:

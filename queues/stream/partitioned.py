@@ -46,9 +46,8 @@ class PartitionedLog:
         self.readers = Readers(self, identity.where, self.partitions, around)
         self._partitioner = Partitioner(len(partitions))
         self._where = identity.where
-        for one in partitions:
-            one.whole = self
-            one.siblings = [other for other in partitions if other is not one]
+        for number, partition in enumerate(self.partitions):
+            partition.become_partition(self, number)
 
     def __repr__(self) -> str:
         return f"<PartitionedLog {self.name!r} of {len(self.partitions)}>"

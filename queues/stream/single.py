@@ -41,11 +41,10 @@ WARM_RECORDS = 512
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """What a log is: its number among the queues, how refusals name it, which partition it is."""
+    """What a log is: its number among the queues, and how refusals name it."""
 
     id: int
     where: str
-    partition: int | None = None
 
 
 class LogQueue:
@@ -62,7 +61,7 @@ class LogQueue:
         self.log_spec = log_spec
         self.name = spec.name
         self.id = identity.id
-        self.number = identity.partition
+        self.number: int | None = None
         self.owner: object | None = None
         self.touched = False
         self.is_closed = False
@@ -70,7 +69,7 @@ class LogQueue:
         self.keep = Keep.NOTHING  # a log is its own history
         self.partition, self._executor = files
         self.sink = PartitionSink(self.partition, log_spec.retention)
-        self.stamp = Stamp(identity.partition)
+        self.stamp = Stamp(None)
         self.readers = Readers(self, identity.where, [self], around)
         self.whole: PartitionedLog | None = None
         self.siblings: Sequence[LogQueue] = ()
@@ -85,6 +84,11 @@ class LogQueue:
 
     def __repr__(self) -> str:
         return f"<LogQueue {self.name!r} {self.first_offset}..{self.next_offset}>"
+
+    def become_partition(self, whole: PartitionedLog, number: int) -> None:
+        self.whole, self.number = whole, number
+        self.stamp = Stamp(number)
+        self.siblings = [other for other in whole.partitions if other is not self]
 
     # In ----------------------------------------------------------------------------------------
 

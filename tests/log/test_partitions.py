@@ -152,3 +152,33 @@ def test_restart_keeps_everything(orders, home, channel, readers):
     assert ends(home) == before
     reader = readers(orders, x_stream_offset="first").read(50)
     assert Counter(reader.bodies) == Counter(numbered(50))
+
+
+def test_definitions_in_any_order_make_the_same_log(home, channel, readers):
+    """Exchange, partitions and bindings may be there before the whole is declared."""
+    channel.exchange_declare("orders", "direct", durable=True, arguments={"x-super-stream": True})
+    for number in range(3):
+        declare(channel, f"orders-{number}")
+        order = {"x-stream-partition-order": number}
+        channel.queue_bind(f"orders-{number}", "orders", str(number), order)
+    publish(channel, "orders", numbered(6))
+    declare(channel, "orders", partitions=3)
+    publish(channel, "orders", numbered(6))
+    home.restart()
+    reader = readers("orders", x_stream_offset="first", x_group="G").read(12)
+    assert sorted(reader.places) == [(p, o) for p in range(3) for o in range(4)]
+
+
+def test_a_log_that_is_read_does_not_become_a_partition(channel, connection, readers):
+    declare(channel, "orders-0")
+    readers("orders-0")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="exists"):
+        declare(connection.channel(), "orders", partitions=2)
+
+
+def test_all_partitions_or_none(home, channel):
+    declare(channel, "orders-2", max_age="1D")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="x-max-age"):
+        declare(channel, "orders", partitions=3)
+    assert list(home.hub.vhosts["/"].queues) == ["orders-2"]
+    assert "orders" not in home.hub.vhosts["/"].exchanges
