@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from spark_sink.session import SETTINGS, start
@@ -17,8 +20,15 @@ QUICK = {
 }
 
 
+AUTOLOAD = Path(__file__).parents[2] / "spark_sink" / "autoload"
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
+    # As if the wheel were installed: Spark looks for `pyspark_*` modules in the workers' path.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(AUTOLOAD), os.environ.get("PYTHONPATH")])
+    )
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     session = start("tests", "local[2]", QUICK | warehouse)
     yield session

@@ -1,0 +1,53 @@
+"""The page about Spark says what is there, and its example works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_sink.events import EVENT_NAMES
+from spark_sink.export import FORMATS
+from spark_sink.report import TABLES as REPORT_TABLES
+from spark_sink.schemas import TABLES, spark_ddl
+from tests.spark.generator import FakeBroker
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_is_described_with_its_type(table):
+    section = PAGE.split(f"### {table}\n")[1].split("\n#")[0]
+    described = re.findall(r"^\| `(\w+)` \| (\S+) \|", section, re.MULTILINE)
+    assert ", ".join(f"`{name}` {kind}" for name, kind in described) == spark_ddl(table)
+
+
+def test_every_event_option_format_and_report_table_is_named():
+    source = (Path(__file__).parents[2] / "spark_sink" / "datasource.py").read_text()
+    options = set(re.findall(r'given(?:\.get\(|, )"(\w+)"', source))
+    assert {"table", "data_dir", "max_rows"} <= options
+    for name in {*EVENT_NAMES, *options, *REPORT_TABLES}:
+        assert f"`{name}`" in PAGE, name
+    assert all(name in PAGE for name in FORMATS)
+
+
+@pytest.mark.spark
+def test_windowed_count_example_runs(spark, tmp_path):
+    from pyspark.sql.functions import window
+
+    broker = FakeBroker(tmp_path / "data")
+    broker.append("clicks", 100)
+    (example,) = (block for block in code_blocks() if "withWatermark" in block)
+    names = {
+        "spark": spark, "window": window, "data_dir": str(broker.data_dir),
+        "checkpoint": str(tmp_path / "checkpoint"),
+    }  # fmt: skip
+    exec(example, names)
+    rows = spark.sql("SELECT sum(count) FROM clicks_per_minute").collect()
+    assert rows[0][0] == 100
+    broker.close()
+
+
+def code_blocks():
+    return re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
