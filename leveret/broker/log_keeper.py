@@ -54,6 +54,7 @@ class LogKeeper:
         self._compacted_to: dict[LogQueue, int] = {}
         self._next_tidy = broker.clock.monotonic() + TIDY_SECONDS
         self._removals: set[asyncio.Future[None]] = set()
+        self._tidying: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<LogKeeper of {len(self._queues)} logs>"
@@ -225,11 +226,12 @@ class LogKeeper:
 
     # Keeping in shape --------------------------------------------------------------------------
 
-    async def tidy_if_due(self) -> None:
+    def tidy_if_due(self) -> None:
+        """Compacting may take long: nobody waits for it, and it never runs twice at a time."""
         now = self._broker.clock.monotonic()
-        if now >= self._next_tidy:
+        if now >= self._next_tidy and (self._tidying is None or self._tidying.done()):
             self._next_tidy = now + TIDY_SECONDS
-            await self.tidy()
+            self._tidying = asyncio.get_running_loop().create_task(self.tidy())
 
     async def tidy(self) -> None:
         """Drop what is too old or too much, compact what was asked to be compacted."""
@@ -252,7 +254,9 @@ class LogKeeper:
         self._tidied[queue], self._compacted_to[queue] = now, last
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._tidiers, compact, queue.partition, now, kept)
+            await loop.run_in_executor(
+                self._tidiers, compact, queue.partition, now, kept, lambda: not queue.is_closed
+            )
         except (OSError, LogError) as error:
             log.error("cannot compact %s: %s", queue.name, error)
 
@@ -286,8 +290,11 @@ class LogKeeper:
 
     async def stop(self) -> None:
         """After the store: nothing is written any more."""
-        if self._removals:
-            await asyncio.wait(self._removals)
+        waiting: set[asyncio.Future[None]] = {*self._removals}
+        if self._tidying is not None:
+            waiting.add(self._tidying)
+        if waiting:
+            await asyncio.wait(waiting)
         await asyncio.to_thread(self._close_all)
         self._queues.clear()
 

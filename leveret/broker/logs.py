@@ -13,6 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.log_keeper import LogKeeper
+from leveret.broker.log_views import (
+    Held,
+    Json,
+    described_group,
+    described_log,
+    lag_of,
+    partitions_of,
+)
 from leveret.model.errors import BrokerError, NotFound, PreconditionFailed
 from leveret.model.message import Address, Message
 from leveret.model.properties import decode_properties, encode_properties
@@ -24,9 +32,6 @@ from queues.stream.records import PARTITION_HEADER
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.vhost import VirtualHost
-
-Json = dict[str, Any]
-Held = LogQueue | PartitionedLog
 
 READ_BYTES = 4 * 1024 * 1024
 LONGEST_WAIT = 60.0
@@ -69,14 +74,14 @@ class Logs:
     def list(self, vhost: str) -> Rows:
         """Every log, partitioned ones once."""
         return [
-            self._described(vhost, queue)
+            described_log(vhost, queue)
             for queue in self._vhost(vhost).queues.values()
             if isinstance(queue, PartitionedLog)
             or (isinstance(queue, LogQueue) and queue.whole is None)
         ]
 
     def describe(self, vhost: str, name: str) -> Json:
-        return self._described(vhost, self._log(vhost, name))
+        return described_log(vhost, self._log(vhost, name))
 
     def create(
         self,
@@ -146,7 +151,7 @@ class Logs:
 
     def groups(self, vhost: str, name: str) -> Rows:
         held = self._log(vhost, name)
-        return [_described_group(group) for group in held.readers.groups.values()]
+        return [described_group(group) for group in held.readers.groups.values()]
 
     async def fetch(
         self, vhost: str, name: str, group: str, count: int = 100, wait: float = 0.0
@@ -156,8 +161,8 @@ class Logs:
         For one reader at a time: refused while the group has members of its own.
         """
         member = self._idle_group(vhost, name, group)
-        logs = _partitions(self._log(vhost, name))
-        if wait > 0 and not any(_lag(member, n, log) for n, log in enumerate(logs)):
+        logs = partitions_of(self._log(vhost, name))
+        if wait > 0 and not any(lag_of(member, n, log) for n, log in enumerate(logs)):
             await self._grown(logs, wait)
         found: Records = []
         for number, log in enumerate(logs):
@@ -269,7 +274,7 @@ class Logs:
         return found
 
     def _partition(self, vhost: str, name: str, number: int) -> LogQueue:
-        logs = _partitions(self._log(vhost, name))
+        logs = partitions_of(self._log(vhost, name))
         if not 0 <= number < len(logs):
             raise NotFound(f"no partition {number} in log '{name}', which has {len(logs)}")
         return logs[number]
@@ -295,95 +300,6 @@ class Logs:
             return resolve_offset(parse_offset_spec(asked), log, self._broker.clock.wall_ms())
         except SpecError as error:
             raise PreconditionFailed(str(error)) from error
-
-    def _described(self, vhost: str, held: Held) -> Json:
-        logs = _partitions(held)
-        return {
-            "name": held.name,
-            "vhost": vhost,
-            "partitioned": isinstance(held, PartitionedLog),
-            "arguments": dict(held.spec.arguments),
-            "max_age_ms": held.log_spec.retention.max_age_ms,
-            "max_length_bytes": held.log_spec.retention.max_bytes,
-            "cleanup_policy": "compact" if held.log_spec.compacted else "delete",
-            "messages": sum(log.ready_count for log in logs),
-            "bytes": sum(log.partition.size for log in logs),
-            "consumers": len(held.consumers),
-            "groups": sorted(held.readers.groups),
-            "partitions": [_described_partition(n, log) for n, log in enumerate(logs)],
-        }
-
-
-def _partitions(held: Held) -> Sequence[LogQueue]:
-    return held.partitions if isinstance(held, PartitionedLog) else [held]
-
-
-def _described_partition(number: int, log: LogQueue) -> Json:
-    return {
-        "index": number,
-        "queue": log.name,
-        "first_offset": log.first_offset,
-        "next_offset": log.next_offset,
-        "messages": log.ready_count,
-        "bytes": log.partition.size,
-        "segments": [
-            {
-                "base_offset": segment.base_offset,
-                "next_offset": segment.next_offset,
-                "bytes": segment.size,
-                "sealed": segment.sealed,
-            }
-            for segment in log.partition.segments()
-        ],
-        "damage": [
-            {
-                "segment": damage.segment,
-                "position": damage.position,
-                "length": damage.length,
-                "first_offset": damage.first_offset,
-                "next_offset": damage.next_offset,
-                "reason": damage.reason,
-            }
-            for damage in log.partition.damage()
-        ],
-        "cut_bytes": log.partition.cut_bytes,
-        "duplicates": log.duplicates,
-        "gaps": log.gaps,
-    }
-
-
-def _described_group(group: LogGroup) -> Json:
-    parts = []
-    for number, log in enumerate(group.logs):
-        committed = group.committed(number)
-        lag = _lag(group, number, log) if committed is not None else None
-        end = log.next_offset
-        parts.append({"partition": number, "committed": committed, "end": end, "lag": lag})
-    members = [
-        {
-            "consumer_tag": member.consumer.tag,
-            "connection": _connection(member.consumer.describe()),
-            "partitions": member.partitions,
-            "unacknowledged": member.unacked,
-        }
-        for member in group.members
-    ]
-    return {
-        "group": group.name,
-        "commit": group.mode.value,
-        "members": members,
-        "partitions": parts,
-        "lag": sum(part["lag"] or 0 for part in parts),
-    }
-
-
-def _connection(row: Json) -> str:
-    return str(row.get("channel_details", {}).get("connection_name", ""))
-
-
-def _lag(group: LogGroup, number: int, log: Any) -> int:
-    committed = group.committed(number)
-    return int(log.next_offset - max(committed or 0, log.first_offset))
 
 
 def _message(exchange: str, record: NewRecord) -> Message:

@@ -43,7 +43,7 @@ class Upkeep:
             await asyncio.sleep(WATCH_SECONDS)
             self.watch()
             self._sample()
-            await self._broker.log_keeper.tidy_if_due()
+            self._broker.log_keeper.tidy_if_due()
             if self._broker.clock.monotonic() >= self._next_sweep:
                 self._next_sweep = self._broker.clock.monotonic() + SWEEP_SECONDS
                 await self.sweep()

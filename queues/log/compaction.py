@@ -12,7 +12,7 @@ Segments with a damaged batch are left alone.  May run in any one thread beside 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,14 +35,19 @@ class Compacted:
 
 
 def compact(
-    partition: Partition, now_ms: int, delete_retention_ms: int = DEFAULT_DELETE_RETENTION_MS
+    partition: Partition,
+    now_ms: int,
+    delete_retention_ms: int = DEFAULT_DELETE_RETENTION_MS,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> Compacted:
-    """Rewrite the sealed segments that hold superseded records."""
-    newest = _newest_offsets(partition)
+    """Rewrite the sealed segments that hold superseded records, as long as it `is_wanted`."""
+    newest = _newest_offsets(partition, is_wanted)
     horizon = now_ms - delete_retention_ms
     segments = removed = freed = 0
     reached = partition.view.end.segment
     for info in partition.segments():
+        if not is_wanted():
+            break
         if info.base_offset < reached and (result := _rewrite(partition, info, newest, horizon)):
             segments += 1
             removed += result[0]
@@ -50,9 +55,11 @@ def compact(
     return Compacted(segments, removed, freed)
 
 
-def _newest_offsets(partition: Partition) -> dict[bytes, int]:
+def _newest_offsets(partition: Partition, is_wanted: Callable[[], bool]) -> dict[bytes, int]:
     newest: dict[bytes, int] = {}
     for batch in partition.view.batches(partition.first_offset):
+        if not is_wanted():
+            break
         keys = [record.routing_key for record in batch.records()]
         base = batch.header.base_offset
         newest.update(zip(keys, (base + delta for delta in batch.offset_deltas), strict=True))

@@ -1,0 +1,82 @@
+"""A full disk: publishers are told, nothing half-written is read, and work goes on afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pika
+import pika.exceptions
+import pytest
+
+from tests.log.conftest import declare, publish, wait_for
+
+
+class Disk:
+    """Refuses writes to segments while it is full."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.refused = threading.Event()
+        self._real = os.pwrite
+
+    def pwrite(self, fd, data, at):
+        if self.is_full:
+            self.refused.set()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._real(fd, data, at)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    disk = Disk()
+    monkeypatch.setattr(os, "pwrite", disk.pwrite)
+    return disk
+
+
+def send(channel, sequence):
+    headers = {"x-producer-id": "p", "x-producer-seq": sequence}
+    channel.basic_publish("", "log", b"%d" % sequence, pika.BasicProperties(headers=headers))
+
+
+def test_a_refused_write_is_nacked_and_can_be_sent_again(home, disk, channel, readers):
+    declare(channel, "log")
+    reader = readers("log", x_stream_offset="first")
+    send(channel, 1)
+    disk.is_full = True
+    with pytest.raises(pika.exceptions.NackError):
+        send(channel, 2)
+    assert disk.refused.is_set()
+    disk.is_full = False
+    wait_for(lambda: not home.hub.alarms.raised, reader)
+    send(channel, 2)
+    send(channel, 3)
+    assert reader.read(3).bodies == [b"1", b"2", b"3"]
+    assert reader.offsets == [0, 1, 2]
+
+
+def test_one_full_log_takes_its_whole_batch_back(home, disk, channel, readers):
+    """Both logs get the record or none does: the batch is one."""
+    for name in ("a", "b"):
+        declare(channel, name)
+        channel.queue_bind(name, "amq.fanout")
+    publish(channel, "amq.fanout", [b"1"])
+    view = home.hub.vhosts["/"].queues["b"].partition
+    real = view.write
+
+    def refuse(*arguments):
+        disk.is_full = True
+        try:
+            return real(*arguments)
+        finally:
+            disk.is_full = False
+
+    view.write = refuse
+    with pytest.raises(pika.exceptions.NackError):
+        publish(channel, "amq.fanout", [b"lost"])
+    view.write = real
+    wait_for(lambda: not home.hub.alarms.raised)
+    publish(channel, "amq.fanout", [b"2"])
+    for name in ("a", "b"):
+        assert readers(name, x_stream_offset="first").read(2).bodies == [b"1", b"2"]
