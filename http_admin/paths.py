@@ -6,6 +6,7 @@ done on the path as it came, and each `{name:seg}` is decoded on its own.
 
 from __future__ import annotations
 
+import re
 from urllib.parse import unquote
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -22,7 +23,16 @@ class _Segment(Convertor[str]):
         return value
 
 
+_SLASHES = re.compile("//+")
+
 register_url_convertor("seg", _Segment())
+
+
+def tidy(path: str) -> str:
+    """Under /api a slash too many means nothing: tools end paths with one, or write two."""
+    if not path.startswith("/api/"):
+        return path
+    return _SLASHES.sub("/", path).rstrip("/")
 
 
 class RawPath:
@@ -34,5 +44,5 @@ class RawPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope.get("raw_path"):
             raw = scope["raw_path"].decode("latin-1").partition("?")[0]
-            scope = {**scope, "path": raw}
+            scope = {**scope, "path": tidy(raw)}
         await self._app(scope, receive, send)

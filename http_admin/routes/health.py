@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from http_admin.answers import JsonAnswer
 from http_admin.auth import CurrentUser, Hub, vhost_for
+from http_admin.errors import not_found
 from http_admin.surroundings import Around
 from leveret.broker import Broker
 from leveret.model.store import StoreState
@@ -123,6 +124,20 @@ def check_protocol(protocol: str, user: CurrentUser, around: Around) -> JsonAnsw
     if wanted in protocols:
         return _ok(protocol=protocol)
     return _failed("No active listener", missing=protocol, protocols=protocols)
+
+
+@router.get("/healthchecks/node", response_model=Health)
+def node_health(hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """RabbitMQ's older form of the same question: is this node well?"""
+    return _alarms(hub)
+
+
+@router.get("/healthchecks/node/{name:seg}", response_model=Health)
+def named_node_health(name: str, hub: Hub, user: CurrentUser) -> JsonAnswer:
+    """The same of a node by its name."""
+    if name != hub.settings.node_name:
+        raise not_found()
+    return _alarms(hub)
 
 
 @router.get("/aliveness-test/{vhost:seg}", response_model=Health)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from bindings import Binding, Destination, DestinationKind
@@ -29,6 +29,8 @@ from queues import HeldQueue, QueueSpec
 
 router = APIRouter(prefix="/api")
 DEFAULT_EXCHANGE = "amq.default"
+IfUnused = Annotated[bool, Query(alias="if-unused")]
+IfEmpty = Annotated[bool, Query(alias="if-empty")]
 
 
 def exchange_name(segment: str) -> str:
@@ -107,7 +109,7 @@ async def put_exchange(
 
 @router.delete("/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"], status_code=204)
 async def delete_exchange(
-    vhost: str, name: str, hub: Hub, user: CurrentUser, if_unused: bool = False
+    vhost: str, name: str, hub: Hub, user: CurrentUser, if_unused: IfUnused = False
 ) -> None:
     """Delete an exchange and its bindings."""
     held = vhost_for(hub, user, vhost)
@@ -217,8 +219,8 @@ async def delete_queue(
     name: str,
     hub: Hub,
     user: CurrentUser,
-    if_unused: bool = False,
-    if_empty: bool = False,
+    if_unused: IfUnused = False,
+    if_empty: IfEmpty = False,
 ) -> None:
     """Delete a queue and what it holds."""
     held = vhost_for(hub, user, vhost)
