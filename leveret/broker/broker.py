@@ -33,6 +33,7 @@ from leveret.config import Settings
 from leveret.model.arguments import load_arguments
 from leveret.model.clock import Clock, SystemClock
 from leveret.model.counters import Counters
+from leveret.model.errors import BrokerError
 from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.message import Message
 from leveret.model.store import (
@@ -61,6 +62,7 @@ from queues.port import Upward
 log = logging.getLogger("leveret.broker")
 
 T = TypeVar("T")
+D = TypeVar("D", bound=Definition)
 MakeStore = Callable[[OnCommitted, OnFailed], Store]
 DEFAULT_VHOST = "/"
 BACKLOG_HIGH = 8 * 1024 * 1024
@@ -339,26 +341,21 @@ class Broker:
 
     def _take_up(self, recovered: Recovered) -> None:
         kinds = recovered.definitions
-        for vhost in _of(VhostDefinition, kinds):
-            self._make_vhost(vhost.name).options = json.loads(vhost.options)
-        for policy in _of(PolicyDefinition, kinds):
-            self.policies.recover(policy)
-        for parameter in _of(ParameterDefinition, kinds):
-            self.parameters.recover(parameter)
-        for account in kinds:
-            if isinstance(
-                account, UserDefinition | PermissionDefinition | TopicPermissionDefinition
-            ):
-                self.users.recover(account)
-        for exchange in _of(ExchangeDefinition, kinds):
-            self._take_up_exchange(exchange)
-        for queue in _of(QueueDefinition, kinds):
-            self._take_up_queue(queue, recovered)
+        _each(_of(VhostDefinition, kinds), self._take_up_vhost)
+        _each(_of(PolicyDefinition, kinds), self.policies.recover)
+        _each(_of(ParameterDefinition, kinds), self.parameters.recover)
+        _each(_of(UserDefinition, kinds), self.users.recover)
+        _each(_of(PermissionDefinition, kinds), self.users.recover)
+        _each(_of(TopicPermissionDefinition, kinds), self.users.recover)
+        _each(_of(ExchangeDefinition, kinds), self._take_up_exchange)
+        _each(_of(QueueDefinition, kinds), lambda queue: self._take_up_queue(queue, recovered))
         self.log_keeper.taken_up(kinds)
-        for binding in _of(BindingDefinition, kinds):
-            self._take_up_binding(binding)
+        _each(_of(BindingDefinition, kinds), self._take_up_binding)
         for name in self.vhosts:
             governing.apply_limits(self, name)
+
+    def _take_up_vhost(self, definition: VhostDefinition) -> None:
+        self._make_vhost(definition.name).options = json.loads(definition.options)
 
     def _take_up_exchange(self, definition: ExchangeDefinition) -> None:
         vhost = self.vhosts.get(definition.vhost)
@@ -410,6 +407,18 @@ class Broker:
 
 def _of(kind: type[T], definitions: Iterable[Definition]) -> list[T]:
     return [definition for definition in definitions if isinstance(definition, kind)]
+
+
+def _each(definitions: Iterable[D], take_up: Callable[[D], None]) -> None:
+    """A definition that rot has made unusable is left out, and must not keep others from use."""
+    for definition in definitions:
+        try:
+            take_up(definition)
+        except (BrokerError, LookupError, TypeError, ValueError) as error:
+            what = type(definition).__name__
+            log.error(
+                "a damaged %s %r is left out: %s", what, getattr(definition, "name", ""), error
+            )
 
 
 def _is_builtin(name: str) -> bool:

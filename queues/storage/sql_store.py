@@ -96,7 +96,7 @@ class SqlStore(FillingStore):
         self._directory = DataDirectory(self._path)
         try:
             recovered, writer = self._open(self._directory)
-        except (sqlite3.Error, SQLAlchemyError, OSError) as error:
+        except (sqlite3.Error, SQLAlchemyError, OSError, UnicodeDecodeError) as error:
             self._directory.release()
             raise StoreError(f"cannot open the data in {self._path}: {_plainly(error)}") from error
         except StoreError:
@@ -333,5 +333,5 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _plainly(error: Exception) -> str:
-    """The driver's own words, without SQLAlchemy's wrapping."""
-    return str(getattr(error, "orig", None) or error)
+    """The driver's own words, without SQLAlchemy's wrapping, in one short line."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())[:200]

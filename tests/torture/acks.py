@@ -14,6 +14,7 @@ from tests.torture.crashes import problems_of
 from tests.torture.load import Load, LoadSpec
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
+from tests.torture.waiting import until
 
 QUEUE = "acked"
 SENT, TAKEN = 400, 200
@@ -71,9 +72,7 @@ async def _ack_some(address: tuple[str, int], ledger: Ledger, chance: random.Ran
 
     client = await Client.connect(address, on_delivery=delivered)
     await client.consume(QUEUE, TAKEN)
-    async with asyncio.timeout(20):
-        while len(taken) < TAKEN:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(taken) >= TAKEN)
     run = chance.randrange(0, TAKEN // 2)
     chosen = [pair for pair in taken[run:TAKEN] if chance.random() < 0.5]
     if run:

@@ -41,6 +41,7 @@ class Client(asyncio.Protocol):
         self.unblocked = asyncio.Event()
         self.closed_with: tuple[int, str] | None = None
         self.returned = 0
+        self.received = 0
         self.transport: asyncio.Transport | None = None
 
     @classmethod
@@ -79,6 +80,7 @@ class Client(asyncio.Protocol):
         self._writable.set()
 
     def data_received(self, data: bytes) -> None:
+        self.received += len(data)
         data = self._rest + data
         position, end = 0, len(data)
         while end - position >= 8:

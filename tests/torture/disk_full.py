@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.torture.checker import Ledger
@@ -14,6 +15,7 @@ from tests.torture.mounts import MIB, small_disk, write_ballast
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 from tests.torture.publisher import Publisher
+from tests.torture.waiting import until
 
 QUEUE = "filling"
 BLOCKED_SECONDS, UNBLOCKED_SECONDS = 1.5, 3.0
@@ -107,12 +109,8 @@ def _free(disk: Path) -> int:
     return shutil.disk_usage(disk).free
 
 
-async def _seconds_from(start, event: asyncio.Event) -> float:
-    async with asyncio.timeout(60):
-        while not start() and not event.is_set():
-            await asyncio.sleep(0.01)
-        began = time.monotonic()
-        await event.wait()
+async def _seconds_from(start: Callable[[], bool], event: asyncio.Event) -> float:
+    await until(lambda: start() or event.is_set(), 60)
+    began = time.monotonic()
+    await asyncio.wait_for(event.wait(), 60)
     return time.monotonic() - began
-
-

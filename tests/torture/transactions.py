@@ -15,6 +15,7 @@ from pamqp import commands
 from tests.torture.client import PROPERTIES, Client, ConnectionGone
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
+from tests.torture.waiting import until
 
 TARGETS = ("tx-a", "tx-b", "tx-c")
 WORK = "tx-work"
@@ -123,9 +124,7 @@ async def _take(address: tuple[str, int], queues: tuple[str, ...], keep: bool) -
     for queue in queues:
         want = len(numbers) + await client.count(queue)
         await client.consume(queue, 0, no_ack=not keep)
-        async with asyncio.timeout(20):
-            while len(numbers) < want:
-                await asyncio.sleep(0.01)
+        await until(lambda want=want: len(numbers) >= want)
     await client.sync()
     client.close()
     return numbers

@@ -1,0 +1,118 @@
+"""R-13: start with a large backlog and many queues, stop under load, refuse a second instance."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.torture.checker import Ledger
+from tests.torture.client import Client, ConnectionGone
+from tests.torture.outcome import Outcome, Progress, silent
+from tests.torture.process import BrokerProcess
+from tests.torture.publisher import Publisher
+
+BACKLOG_QUEUE = "backlog"
+START_LIMIT, MEMORY_LIMIT, STOP_LIMIT, REFUSAL_LIMIT = 10.0, 300.0, 5.0, 2.0
+
+
+async def fill(broker: BrokerProcess, messages: int, queues: int, progress: Progress) -> None:
+    """A backlog of 1 KiB messages, and queues with nothing in them."""
+    ledger = Ledger()
+    publisher = Publisher(ledger, BACKLOG_QUEUE, 1)
+    await publisher.start(broker.address)
+    for done in range(0, messages, 10_000):
+        await publisher.send_many(min(10_000, messages - done), window=5_000)
+        progress(done, messages)
+        ledger.confirmed.clear()
+    for number in range(queues):
+        await publisher.client.declare(f"idle-{number}")
+    publisher.client.close()
+
+
+async def start_and_stop(
+    directory: Path, messages: int, queues: int, progress: Progress = silent
+) -> Outcome:
+    problems: list[str] = []
+    broker = BrokerProcess(directory)
+    await broker.start()
+    await fill(broker, messages, queues, progress)
+    filled = broker.memory()
+    await broker.kill()
+    await broker.start()
+    after_kill = broker.start_seconds
+    await broker.stop()
+    await broker.start()
+    after_stop = broker.start_seconds
+    client = await Client.connect(broker.address)
+    held = await client.count(BACKLOG_QUEUE)
+    client.close()
+    if held != messages:
+        problems.append(f"{held} messages instead of {messages} after the restart")
+    refusal = await _second_instance(directory, problems)
+    stopping, loaded = await _stop_under_load(broker, problems)
+    memory = max(filled, loaded)
+    for what, value, limit in (
+        ("start after kill -9", after_kill, START_LIMIT),
+        ("start after a clean stop", after_stop, START_LIMIT),
+        ("resident MB", memory, MEMORY_LIMIT),
+        ("stopping", stopping, STOP_LIMIT),
+        ("refusal of a second instance", refusal, REFUSAL_LIMIT),
+    ):
+        if value > limit:
+            problems.append(f"{what}: {value:.1f}, at most {limit}")
+    figures = (
+        f"{messages} messages of 1 KiB and {queues} queues: accepts after {after_kill:.1f} s "
+        f"(kill -9) and {after_stop:.1f} s (clean stop), {memory:.0f} MB at most; "
+        f"SIGTERM under load ends it in {stopping:.1f} s; a second instance is refused in "
+        f"{refusal:.1f} s"
+    )
+    return Outcome("R-13", "start and stop", figures, tuple(problems))
+
+
+async def _second_instance(directory: Path, problems: list[str]) -> float:
+    second = BrokerProcess(directory)
+    began = time.monotonic()
+    line = await second.launch()
+    code = await second.wait(20)
+    took = time.monotonic() - began
+    await second.kill()
+    said = second.said().strip()
+    if line or code == 0 or "\n" in said or "in use" not in said:
+        problems.append(f"a second instance said {said!r} and exited with {code}")
+    return took
+
+
+async def _stop_under_load(broker: BrokerProcess, problems: list[str]) -> tuple[float, float]:
+    """SIGTERM while publishing and consuming: everyone is told, and nothing is lost."""
+    ledger, queue = Ledger(), "busy"
+    publisher = Publisher(ledger, queue, 7)
+    await publisher.start(broker.address)
+    flood = asyncio.create_task(_flood(publisher))
+    reader = await Client.connect(broker.address, on_delivery=lambda *_: None)
+    await reader.consume(BACKLOG_QUEUE, 100)
+    await asyncio.sleep(1)
+    peak = broker.memory()
+    began = time.monotonic()
+    code = await broker.stop()
+    took = time.monotonic() - began
+    await flood
+    for client in (publisher.client, reader):
+        if client.closed_with is None or client.closed_with[0] != 320:
+            problems.append(f"a client was told {client.closed_with} instead of 320")
+    if code != 0:
+        problems.append(f"exit code {code}")
+    await broker.start()
+    counter = await Client.connect(broker.address)
+    left = await counter.count(queue)
+    counter.close()
+    if left < publisher.confirmed:
+        problems.append(f"{publisher.confirmed - left} confirmed messages lost by SIGTERM")
+    await broker.stop()
+    return took, peak
+
+
+async def _flood(publisher: Publisher) -> None:
+    with suppress(ConnectionGone):
+        await publisher.flood(lambda: publisher.client.closed_with is not None)
