@@ -52,7 +52,7 @@ COMPARED_QUEUE_ARGUMENTS = (
     "x-max-length", "x-max-length-bytes", "x-max-priority", "x-overflow",
     "x-single-active-consumer", "x-delivery-limit", "x-max-age",
     "x-stream-max-segment-size-bytes", "x-partitions", "x-cleanup-policy",
-    "x-delete-retention",
+    "x-delete-retention", "x-sync-interval",
 )  # fmt: skip
 
 MakeQueue = Callable[["VirtualHost", QueueSpec, QueueDefinition], HeldQueue]

@@ -44,7 +44,7 @@ def compact(
     newest = _newest_offsets(partition, is_wanted)
     horizon = now_ms - delete_retention_ms
     segments = removed = freed = 0
-    reached = partition.view.end.segment
+    reached = partition.synced_segment
     for info in partition.segments():
         if not is_wanted():
             break

@@ -1,7 +1,8 @@
 """One log on disk: a directory of segments, one writer, any number of readers.
 
 Invariant: offsets are given out in order and never twice; times never decrease; a record can be
-read only after `sync` has put it on disk; a segment is synced before the next one is created.
+read only after `sync` has put it on disk (or `reveal` was called for a log that syncs later); a
+segment is synced before the next one is created.
 
 Thread ownership: `write`, `sync`, `roll`, `drop_oldest` and `close` belong to one thread, the
 broker's writer.  `read` and the other questions may come from any thread at any time.
@@ -82,6 +83,7 @@ class Partition:
         self._index = SparseIndex()
         self._mark_fd = os.open(directory / "committed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         self._open_active(found)
+        self.synced_segment = self._base
         if found.is_clean:
             self.view.advance(End(self._base, self._position, self._next_offset))
         else:
@@ -145,6 +147,11 @@ class Partition:
         except OSError as error:
             self._failed = f"sync: {error}"
             raise LogFailed(self._failed) from error
+        self.synced_segment = self._base
+        return self.reveal()
+
+    def reveal(self) -> int:
+        """Let readers see what is written, on disk or not; returns the next offset."""
         self.view.advance(End(self._base, self._position, self._next_offset))
         return self._next_offset
 

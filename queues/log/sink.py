@@ -11,6 +11,7 @@ A `RetentionSink` drops old segments in the same thread, because segments belong
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -32,11 +33,18 @@ class Numbered(NamedTuple):
 
 
 class PartitionSink:
-    """Implements `leveret.model.store.LogSink`; the answer of `write` is the next offset."""
+    """Implements `leveret.model.store.LogSink`; the answer of `write` is the next offset.
 
-    def __init__(self, partition: Partition, retention: Retention) -> None:
+    With an interval the log is synced at most that often: what it confirms is written, not yet
+    on disk. `is_unsynced` says that a sync is owed.
+    """
+
+    def __init__(self, partition: Partition, retention: Retention, interval_ms: int = 0) -> None:
         self.partition = partition
+        self.is_unsynced = False
         self._retention = retention
+        self._interval = interval_ms / 1000
+        self._synced_at = 0.0
         self._segments = len(partition.segments())
         self._wrote = False
 
@@ -56,18 +64,43 @@ class PartitionSink:
         return first + len(entries)
 
     def sync(self) -> None:
-        self.partition.sync()
-        count = len(self.partition.view.bases)
-        if count > self._segments:
+        rolled = len(self.partition.view.bases) > self._segments
+        if not rolled and time.monotonic() - self._synced_at < self._interval:
+            self.partition.reveal()
+            self.is_unsynced = True
+            return
+        self.sync_now()
+        if rolled:
             # As RabbitMQ does, limits are looked at whenever a segment is full.
             retain(self.partition, self._retention, self.partition.last_time_ms)
-            count = len(self.partition.view.bases)
-        self._segments = count
+        self._segments = len(self.partition.view.bases)
+
+    def sync_now(self) -> None:
+        self.partition.sync()
+        self.is_unsynced = False
+        if self._interval:
+            self._synced_at = time.monotonic()
 
     def rollback(self) -> None:
         if self._wrote:
             self._wrote = False
             self.partition.take_back()
+
+
+class SyncSink:
+    """Whatever is written to it, the other sink is synced."""
+
+    def __init__(self, sink: PartitionSink) -> None:
+        self._sink = sink
+
+    def write(self, records: Sequence[object]) -> object:
+        return None
+
+    def sync(self) -> None:
+        self._sink.sync_now()
+
+    def rollback(self) -> None:
+        return None
 
 
 class RetentionSink:
@@ -91,6 +124,7 @@ class RetentionSink:
 def retain(partition: Partition, retention: Retention, now_ms: int) -> None:
     """Dropping can be tried again later: what goes wrong here must not fail a batch."""
     try:
+        partition.sync()  # the committed mark must not point into what is dropped
         apply_retention(partition, retention, now_ms)
     except (OSError, LogError) as error:
         log.error("cannot drop old segments of %s: %s", partition.directory, error)

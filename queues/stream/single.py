@@ -22,7 +22,15 @@ from leveret.model.message import Message
 from leveret.model.store import Store
 from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
-from queues.log import Numbered, Partition, PartitionSink, ProducerTable, Record, Verdict
+from queues.log import (
+    Numbered,
+    Partition,
+    PartitionSink,
+    ProducerTable,
+    Record,
+    SyncSink,
+    Verdict,
+)
 from queues.port import Consumer, Enqueued
 from queues.spec import QueueSpec
 from queues.stream.readers import GROUP_ARGUMENT, Readers, Surroundings
@@ -68,7 +76,8 @@ class LogQueue:
         self.counters = QueueCounters()
         self.keep = Keep.NOTHING  # a log is its own history
         self.partition, self._executor = files
-        self.sink = PartitionSink(self.partition, log_spec.retention)
+        interval = log_spec.sync_interval_ms
+        self.sink = PartitionSink(self.partition, log_spec.retention, interval)
         self.stamp = Stamp(None)
         self.readers = Readers(self, identity.where, [self], around)
         self.whole: PartitionedLog | None = None
@@ -76,6 +85,7 @@ class LogQueue:
         self.duplicates = self.gaps = 0
         self.producers = ProducerTable(self.partition.producers())
         self._unsure: dict[bytes, int] = {}
+        self._sync_timer: asyncio.TimerHandle | None = None
         self._waiters: list[Callable[[], None]] = []
         self._where = identity.where
         self._store = store
@@ -129,6 +139,9 @@ class LogQueue:
         self._next_offset = next_offset
         if self._unsure:
             self._unsure = {name: at for name, at in self._unsure.items() if at > mark}
+        if self.sink.is_unsynced and self._sync_timer is None:
+            delay = self.log_spec.sync_interval_ms / 1000
+            self._sync_timer = asyncio.get_running_loop().call_later(delay, self._sync)
         waiters, self._waiters = self._waiters, []
         for call in waiters:
             call()
@@ -136,6 +149,12 @@ class LogQueue:
             self._around.touch(self)
         if self.whole is not None and self.whole.readers:
             self._around.touch(self.whole)
+
+    def _sync(self) -> None:
+        self._sync_timer = None
+        if not self.is_closed and self.sink.is_unsynced:
+            self._store.append_log(SyncSink(self.sink), None)
+            self._around.touch(self)
 
     def failed(self) -> None:
         """A batch was lost: producers are where the log says they are."""
@@ -193,6 +212,8 @@ class LogQueue:
     def close(self, deleted: bool) -> int:
         gone = self.ready_count
         self.is_closed = True
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
         if deleted:
             self.readers.cancel_all()
             for name in list(self.readers.groups):

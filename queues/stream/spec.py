@@ -13,6 +13,7 @@ from queues.log.partition import DEFAULT_SEGMENT_BYTES, MAX_SEGMENT_BYTES
 from queues.spec import QueueSpec
 
 MAX_PARTITIONS = 1_000
+LONGEST_SYNC_INTERVAL_MS = 60_000
 _NOT_FOR_LOGS = (
     "x-message-ttl", "x-expires", "x-dead-letter-exchange", "x-dead-letter-routing-key",
     "x-max-length", "x-max-priority", "x-overflow", "x-single-active-consumer", "x-queue-mode",
@@ -22,13 +23,17 @@ _NOT_FOR_LOGS = (
 
 @dataclass(frozen=True, slots=True)
 class LogSpec:
-    """`partitions` 0: a log of its own, not a partitioned one."""
+    """`partitions` 0: a log of its own, not a partitioned one.
+
+    `sync_interval_ms` 0: on disk before it is confirmed; else synced at the latest after that.
+    """
 
     partitions: int = 0
     retention: Retention = field(default_factory=Retention)
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
     compacted: bool = False
     delete_retention_ms: int = DEFAULT_DELETE_RETENTION_MS
+    sync_interval_ms: int = 0
 
 
 def parse_log_spec(spec: QueueSpec, where: str) -> LogSpec:
@@ -43,6 +48,9 @@ def parse_log_spec(spec: QueueSpec, where: str) -> LogSpec:
     if segment > MAX_SEGMENT_BYTES:
         raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")
     delete_retention = read.age("x-delete-retention")
+    interval = read.whole("x-sync-interval") or 0
+    if interval > LONGEST_SYNC_INTERVAL_MS:
+        raise PreconditionFailed("Exceeded max value for x-sync-interval")
     return LogSpec(
         partitions=read.partitions(),
         retention=Retention(read.age("x-max-age"), read.whole("x-max-length-bytes")),
@@ -51,6 +59,7 @@ def parse_log_spec(spec: QueueSpec, where: str) -> LogSpec:
         delete_retention_ms=(
             DEFAULT_DELETE_RETENTION_MS if delete_retention is None else delete_retention
         ),
+        sync_interval_ms=interval,
     )
 
 

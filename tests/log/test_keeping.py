@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import aio_pika
 import pytest
 
+from leveret.broker.logs import NewRecord
 from leveret.launch import RunningBroker, in_process_settings
 from leveret.model.clock import ManualClock
 from queues.log.batch import HEADER_SIZE
+from queues.log.mark import load_mark
 from tests.log.conftest import STREAM, declare, numbered, publish, wait_for
 
 HOUR = 3600.0
@@ -155,22 +158,59 @@ def test_many_records_share_a_commit(home, channel):
     assert home.hub.store.committed - commits < 400
 
 
-def test_reading_costs_what_is_read_not_what_is_there(home, channel, readers):
-    """The last records of a long log cost no more batches and bytes than those of a short one."""
-    costs = []
-    for name, count in (("short", 300), ("long", 6_000)):
-        declare(channel, name, stream_max_segment_size_bytes=200_000)
-        fast = home.connect().channel()
-        for number in range(count):
-            fast.basic_publish("", name, b"%0100d" % number)
-        wait_for(lambda: home.hub.logs.describe("/", name)["messages"] == count)  # noqa: B023
-        home.restart()
-        channel = home.connect().channel()
-        view = home.hub.vhosts["/"].queues[name].partition.view
+async def test_reading_costs_what_is_read_not_what_is_there(running):
+    """The last records of a long log cost no more bytes than those of a short one."""
+    logs, costs = running.broker.logs, []
+    for name, count in (("short", 500), ("long", 10_000)):
+        logs.create("/", name, segment_bytes=200_000)
+        for start in range(0, count, 50):
+            await logs.publish(
+                "/", name, [NewRecord(b"%0100d" % n) for n in range(start, start + 50)]
+            )
+        view = running.broker.vhosts["/"].queues[name].partition.view
         before = view.bytes_read
-        readers(name, x_stream_offset=count - 200).read(200).close()
+        found = await logs.read("/", name, offset=count - 200, count=200)
+        assert [int(record.body) for record in found] == list(range(count - 200, count))
         costs.append(view.bytes_read - before)
-    assert costs[1] < costs[0] + 150_000  # at most an index interval more
+    assert len(partition(running, "long")["segments"]) > 5
+    assert costs[1] < costs[0] + 100_000  # at most an index interval more
+
+
+def counted_syncs(monkeypatch):
+    synced = []
+    real = os.fdatasync
+
+    def counted(fd):
+        synced.append(fd)
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    return synced
+
+
+def on_disk(directory):
+    mark = load_mark(directory)
+    return mark.next_offset if mark is not None else None
+
+
+def test_a_log_may_sync_later(home, channel, monkeypatch):
+    """With `x-sync-interval` confirms do not wait for the disk; it follows within the interval."""
+    declare(channel, "log", sync_interval=400)
+    synced = counted_syncs(monkeypatch)
+    publish(channel, "", numbered(50), "log")
+    assert len(synced) < 10
+    assert home.hub.logs.describe("/", "log")["messages"] == 50
+    directory = home.hub.vhosts["/"].queues["log"].partition.directory
+    wait_for(lambda: on_disk(directory) == 50)
+
+
+def test_by_default_every_confirm_is_on_disk(home, channel, monkeypatch):
+    declare(channel, "log")
+    synced = counted_syncs(monkeypatch)
+    publish(channel, "", numbered(20), "log")
+    assert len(synced) >= 20
+    directory = home.hub.vhosts["/"].queues["log"].partition.directory
+    assert on_disk(directory) == 20
 
 
 def test_a_damaged_batch_is_reported_and_stepped_over(home, channel, readers):
