@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from urllib.parse import quote_plus
 
 from leveret.model.tables import encode_table
 
@@ -40,10 +41,14 @@ class Binding:
 
     @property
     def properties_key(self) -> str:
-        """The name the HTTP API gives this binding among those of the same two ends."""
+        """The name the HTTP API gives this binding among those of the same two ends.
+
+        Quoted in itself, as RabbitMQ does, so that `~` can stand between key and arguments.
+        """
+        key = quote_plus(self.routing_key, safe="").replace("~", "%7E")
         if not self.fingerprint:
-            return self.routing_key or "~"
-        return f"{self.routing_key}~{self.fingerprint}"
+            return key or "~"
+        return f"{key}~{self.fingerprint}"
 
 
 def _fingerprint(arguments: Mapping[str, Any]) -> str:

@@ -17,5 +17,13 @@ def _tags(value: Any) -> Any:
 Tags = Annotated[list[str], BeforeValidator(_tags)]
 
 
+def _no_list(value: Any) -> Any:
+    """An empty object that some clients write as an empty array, or as nothing."""
+    return {} if value in ([], None) else value
+
+
+Table = Annotated[dict[str, Any], BeforeValidator(_no_list)]
+
+
 class LimitBody(BaseModel):
     value: int = Field(ge=-(1 << 31), lt=1 << 31, description="A number; -1 is no limit.")

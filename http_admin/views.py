@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_plus
 
 from bindings import Binding
 from exchange import Exchange
@@ -186,7 +187,7 @@ def default_binding_row(vhost: VirtualHost, queue_name: str) -> Row:
         "destination_type": "queue",
         "routing_key": queue_name,
         "arguments": {},
-        "properties_key": queue_name,
+        "properties_key": quote_plus(queue_name, safe="").replace("~", "%7E"),
     }
 
 

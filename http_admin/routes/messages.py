@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from http_admin.auth import CurrentUser, Hub, vhost_for
 from http_admin.content import body_of, message_of, shown_body, shown_properties
 from http_admin.durable import until_durable
 from http_admin.errors import ApiError, not_found
+from http_admin.fields import Table
 from http_admin.routes.topology import exchange_name
 from http_admin.views import Row, binding_row
 from leveret.broker import Broker, Right
@@ -20,14 +21,6 @@ from queues import Outcome
 router = APIRouter(prefix="/api", tags=["messages"])
 LONGEST_WAIT = 20.0
 MOST_MESSAGES = 10_000
-
-
-def _no_list(value: Any) -> Any:
-    """An empty object that some clients write as an empty array."""
-    return {} if value == [] or value is None else value
-
-
-Table = Annotated[dict[str, Any], BeforeValidator(_no_list)]
 
 
 # Publish -----------------------------------------------------------------------------------------

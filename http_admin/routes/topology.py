@@ -14,6 +14,7 @@ from http_admin import shapes
 from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
+from http_admin.fields import Table
 from http_admin.listing import List, Wanted, listed, listed_softly
 from http_admin.queue_columns import quick_queue_columns
 from http_admin.samples import SampleRange, Samples
@@ -52,7 +53,7 @@ class ExchangeBody(BaseModel):
     durable: bool = True
     auto_delete: bool = False
     internal: bool = False
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Table = Field(default_factory=dict)
 
 
 def _exchanges(vhosts: list[VirtualHost]) -> list[tuple[VirtualHost, Exchange]]:
@@ -152,7 +153,7 @@ def exchange_bindings_to(vhost: str, name: str, hub: Hub, user: CurrentUser) -> 
 class QueueBody(BaseModel):
     durable: bool = True
     auto_delete: bool = False
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Table = Field(default_factory=dict)
 
 
 def _queues(vhosts: list[VirtualHost]) -> list[tuple[VirtualHost, HeldQueue]]:
@@ -264,7 +265,7 @@ def queue_bindings(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[R
 
 class BindingBody(BaseModel):
     routing_key: str = ""
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Table = Field(default_factory=dict)
 
 
 _KINDS = {"q": DestinationKind.QUEUE, "e": DestinationKind.EXCHANGE}
@@ -346,8 +347,13 @@ async def add_binding(
 def _one_binding(
     held: VirtualHost, source: str, kind: str, destination: str, properties_key: str
 ) -> Binding:
-    for binding in _between(held, source, kind, destination):
+    """By its key as we give it; a plain routing key will do where nothing else has it."""
+    found = _between(held, source, kind, destination)
+    for binding in found:
         if binding.properties_key == properties_key:
+            return binding
+    for binding in found:
+        if binding.routing_key == properties_key and not binding.arguments:
             return binding
     raise not_found()
 
