@@ -1,0 +1,214 @@
+"""Logs, their records and consumer groups over HTTP, and RabbitMQ's endpoints for streams."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.http.manage.client import Api
+
+
+def publish(api, vhost, name, *records):
+    return api.post("logs", vhost, name, "publish", body={"records": list(records)})
+
+
+def records(api, vhost, name, **query):
+    return api.get("logs", vhost, name, "records", **query)["records"]
+
+
+def values(found):
+    return [record["value"] for record in found]
+
+
+@pytest.fixture
+def log(api, vhost):
+    """A log of two partitions."""
+    api.put("logs", vhost, "l", body={"partitions": 2})
+    return "l"
+
+
+def test_log_is_made_described_listed_and_deleted(api, vhost):
+    body = {"partitions": 3, "max_age": "7D", "max_length_bytes": 1000, "cleanup_policy": "compact"}
+    assert api.put("logs", vhost, "l", body=body) == 201
+    assert api.put("logs", vhost, "l", body=body) == 204
+    row = api.get("logs", vhost, "l")
+    assert (row["name"], row["vhost"], row["cleanup_policy"]) == ("l", vhost, "compact")
+    assert row["retention"] == {"max_age": "7D", "max_length_bytes": 1000}
+    assert [one["queue"] for one in row["partitions"]] == ["l-0", "l-1", "l-2"]
+    assert {"index", "first_offset", "next_offset", "bytes", "segments"} <= row["partitions"][
+        0
+    ].keys()
+    assert api.get("logs", vhost) == [row] and row in api.get("logs")
+    assert api.delete("logs", vhost, "l") == 204
+    assert api.get("logs", vhost) == [] and api.get("queues", vhost) == []
+    assert api.refused("GET", "logs", vhost, "l")[0] == 404
+    assert api.refused("DELETE", "logs", vhost, "l")[0] == 404
+
+
+def test_records_are_written_and_read_by_offset(api, vhost, log):
+    written = [{"value": f"v{number}", "partition": 1, "headers": {"n": number}}
+               for number in range(5)]  # fmt: skip
+    assert publish(api, vhost, log, *written) == {"published": 5}
+    found = records(api, vhost, log, partition=1, offset=2, count=2)
+    assert values(found) == ["v2", "v3"]
+    assert [(one["partition"], one["offset"]) for one in found] == [(1, 2), (1, 3)]
+    assert found[0]["headers"]["n"] == 2 and found[0]["encoding"] == "string"
+    assert abs(found[0]["timestamp"] / 1000 - time.time()) < 60
+    assert values(records(api, vhost, log, partition=1, offset="last")) == ["v4"]
+    assert records(api, vhost, log, partition=1, offset="next") == []
+    assert len(records(api, vhost, log, partition=1, offset="1h")) == 5
+    assert len(records(api, vhost, log, partition=1, offset="2020-01-01T00:00:00Z")) == 5
+    assert records(api, vhost, log, partition=0) == []
+
+
+def test_same_key_goes_to_the_same_partition(api, vhost, log):
+    keyed = [{"key": f"k{number % 4}", "value": str(number)} for number in range(40)]
+    publish(api, vhost, log, *keyed)
+    seen: dict[str, set[int]] = {}
+    for partition in (0, 1):
+        for record in records(api, vhost, log, partition=partition):
+            seen.setdefault(record["key"], set()).add(record["partition"])
+    assert seen.keys() == {"k0", "k1", "k2", "k3"}
+    assert all(len(partitions) == 1 for partitions in seen.values())
+
+
+def test_octets_and_tombstones(api, vhost):
+    api.put("logs", vhost, "one", body={"partitions": 1})
+    raw = base64.b64encode(b"\xff\x00").decode()
+    publish(api, vhost, "one", {"value": raw, "encoding": "base64"}, {"key": "k", "value": None})
+    first, second = records(api, vhost, "one")
+    assert (first["value"], first["encoding"]) == (raw, "base64")
+    assert (second["key"], second["value"]) == ("k", "")
+
+
+def test_waiting_read_answers_when_a_record_comes(api, vhost, log, leveret):
+    answers: list[Any] = []
+
+    def read():
+        answers.append(records(api, vhost, log, partition=0, offset="next", wait=15))
+
+    waiting = threading.Thread(target=read)
+    waiting.start()
+    other = Api(leveret.http_url)
+    deadline = time.monotonic() + 10
+    while waiting.is_alive() and time.monotonic() < deadline:
+        publish(other, vhost, log, {"value": "at last", "partition": 0})
+        waiting.join(0.2)
+    other.http.close()
+    assert values(answers[0])[0] == "at last"
+
+
+def test_group_fetches_commits_and_goes_on(api, vhost, log):
+    publish(api, vhost, log, *({"value": f"{n}", "partition": n % 2} for n in range(6)))
+    where = ("logs", vhost, log, "groups", "g")
+    found = api.post(*where, "fetch", body={"count": 4})["records"]
+    assert len(found) == 4
+    again = api.post(*where, "fetch", body={"count": 10})["records"]
+    assert len(again) == 6  # nothing was committed
+    assert api.post(*where, "commit", body={"offsets": {"0": 3, "1": 1}}) == 204
+    group = api.get("logs", vhost, log, "groups")[0]
+    assert (group["group"], group["members"]) == ("g", [])
+    assert group["partitions"] == [
+        {"partition": 0, "committed": 3, "end": 3, "lag": 0},
+        {"partition": 1, "committed": 1, "end": 3, "lag": 2},
+    ]
+    left = api.post(*where, "fetch", body={"count": 10})["records"]
+    assert [(one["partition"], one["offset"]) for one in left] == [(1, 1), (1, 2)]
+
+
+def test_group_is_reset_after_a_look(api, vhost, log):
+    publish(api, vhost, log, *({"value": f"{n}", "partition": 0} for n in range(4)))
+    where = ("logs", vhost, log, "groups", "g")
+    api.post(*where, "commit", body={"offsets": {"0": 4}})
+    looked = api.post(*where, "reset", body={"to": 1, "partition": 0, "dry_run": True})
+    assert looked == [{"partition": 0, "from": 4, "to": 1}]
+    assert api.get("logs", vhost, log, "groups")[0]["partitions"][0]["committed"] == 4
+    moved = api.post(*where, "reset", body={"to": "first"})
+    assert [(one["partition"], one["to"]) for one in moved] == [(0, 0), (1, 0)]
+    assert len(api.post(*where, "fetch", body={"count": 10})["records"]) == 4
+    assert (
+        api.post(*where, "reset", body={"to": "2020-01-01T00:00:00", "partition": 0})[0]["to"] == 0
+    )
+    assert api.delete(*where) == 204
+    assert api.get("logs", vhost, log, "groups") == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "body", "status"),
+    [
+        (("publish",), {"records": [{"value": "x", "partition": 9}]}, 400),
+        (("publish",), {"records": [{"value": "x", "encoding": "rot13"}]}, 400),
+        (("publish",), {"records": [{"value": "x", "properties": {"priority": "x"}}]}, 400),
+        (("publish",), {"records": [{"value": "x"}] * 501}, 400),
+        (("publish",), {"records": [{"key": "k"}]}, 400),
+        (("groups", "g", "commit"), {"offsets": {"7": 0}}, 404),
+        (("groups", "g", "commit"), {"offsets": {"0": 99}}, 400),
+        (("groups", "g", "commit"), {"offsets": {"x": 0}}, 400),
+        (("groups", "nobody", "reset"), {"to": "first"}, 404),
+        (("groups", "g", "fetch"), {"count": 0}, 400),
+    ],
+)
+def test_nonsense_is_refused_in_words(api, vhost, log, parts, body, status):
+    api.post("logs", vhost, log, "groups", "g", "fetch", body={"count": 1})
+    assert api.refused("POST", "logs", vhost, log, *parts, body=body)[0] == status
+
+
+def test_reading_refuses_nonsense(api, vhost, log):
+    for query in ({"partition": 7}, {"offset": "soon"}, {"count": 0}, {"wait": 99}):
+        assert api.refused("GET", "logs", vhost, log, "records", **query)[0] in (400, 404)
+    assert api.refused("GET", "logs", vhost, "no", "records")[0] == 404
+    assert api.refused("PUT", "logs", vhost, "x", body={"cleanup_policy": "burn"})[0] == 400
+
+
+def test_rights_are_those_of_the_queue(api, vhost, log, sign_in):
+    api.put("users", "reader", body={"password": "pw", "tags": "management"})
+    api.put("permissions", vhost, "reader", body={"configure": "", "write": "", "read": "^l$"})
+    reader = sign_in("reader", "pw")
+    assert records(reader, vhost, log) == []
+    body = {"records": [{"value": "x"}]}
+    assert reader.refused("POST", "logs", vhost, log, "publish", body=body)[0] == 403
+    assert reader.refused("DELETE", "logs", vhost, log)[0] == 403
+    assert reader.refused("PUT", "logs", vhost, "new", body={})[0] == 403
+    api.delete("users", "reader")
+
+
+# RabbitMQ's own ----------------------------------------------------------------------------------
+
+
+def test_super_stream_is_a_log(api, vhost):
+    body = {"partitions": 3, "arguments": {"x-max-age": "7D"}}
+    assert api.put("stream", "super-streams", vhost, "s", body=body) == 201
+    assert api.put("stream", "super-streams", vhost, "s", body=body) == 204
+    row = api.get("logs", vhost, "s")
+    assert len(row["partitions"]) == 3 and row["retention"]["max_age"] == "7D"
+    assert api.get("exchanges", vhost, "s")["arguments"] == {"x-super-stream": True}
+    assert api.delete("stream", "super-streams", vhost, "s") == 204
+    assert api.get("logs", vhost) == []
+
+
+def test_super_stream_by_binding_keys(api, vhost):
+    body = {"binding-keys": "eu, us", "arguments": {}}
+    assert api.put("stream", "super-streams", vhost, "orders", body=body) == 201
+    names = sorted(row["name"] for row in api.get("queues", vhost))
+    assert names == ["orders-eu", "orders-us"]
+    ask = {"exchange": "orders", "routing_key": "us", "headers": {}}
+    assert api.post("route", vhost, body=ask)["queues"] == ["orders-us"]
+    both = {"binding-keys": "a", "partitions": 2}
+    assert api.refused("PUT", "stream", "super-streams", vhost, "x", body=both)[0] == 400
+
+
+def test_tracking_tells_committed_offsets(api, vhost):
+    api.put("logs", vhost, "one", body={"partitions": 1})
+    publish(api, vhost, "one", {"value": "a"}, {"value": "b"})
+    api.post("logs", vhost, "one", "groups", "g", "commit", body={"offsets": {"0": 2}})
+    assert api.get("stream", vhost, "one", "tracking") == {"offsets": {"g": 2}, "writers": {}}
+    assert api.refused("GET", "stream", vhost, "no", "tracking")[0] == 404
+
+
+def test_nobody_speaks_the_stream_protocol(api, vhost):
+    for kind in ("connections", "consumers", "publishers"):
+        assert api.get("stream", kind) == api.get("stream", kind, vhost) == []
