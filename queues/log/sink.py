@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from leveret.model.message import Message
+from leveret.model.message import FRAME_OVERHEAD, Message
 from queues.log.batch import Entry, ProducerMark
 from queues.log.errors import LogError
 from queues.log.partition import Partition
@@ -131,8 +131,10 @@ def retain(partition: Partition, retention: Retention, now_ms: int) -> None:
 
 
 def _entries(records: Sequence[Message | Numbered]) -> tuple[list[Entry], list[ProducerMark]]:
+    """What is stored of each message; the properties and the usual body are cut out in place."""
     entries: list[Entry] = []
     marks: list[ProducerMark] = []
+    append = entries.append
     address: object = None
     exchange = key = b""
     for record in records:
@@ -144,7 +146,12 @@ def _entries(records: Sequence[Message | Numbered]) -> tuple[list[Entry], list[P
         if message.address is not address:
             address = message.address
             exchange, key = message.exchange.encode(), message.routing_key.encode()
-        entries.append((exchange, key, message.properties, message.body))
+        frames, end = message.frames, 7 + message.header_size
+        start = end + FRAME_OVERHEAD  # past the end octet and the head of the body frame
+        if len(frames) - start - 1 == message.body_size:
+            append((exchange, key, frames[19:end], frames[start:-1]))
+        else:
+            append((exchange, key, frames[19:end], message.body))
     return entries, marks
 
 
