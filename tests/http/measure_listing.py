@@ -46,13 +46,13 @@ async def main(count: int) -> None:
 
 
 async def _measure(client: httpx.AsyncClient, path: str) -> None:
-    took = []
+    took, size = [], 0
     for _ in range(REPEATS):
         started = time.perf_counter()
         answer = await client.get(path)
         took.append((time.perf_counter() - started) * 1000)
         answer.raise_for_status()
-    size = len(answer.content)
+        size = len(answer.content)
     print(f"{statistics.median(took):7.1f} ms  {max(took):7.1f} ms  {size:9d} octets  {path}")
 
 

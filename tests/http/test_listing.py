@@ -1,0 +1,147 @@
+"""Lists: pages, filters, order, columns, and the forms that real tools send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from leveret.broker import Broker
+from queues import QueueSpec
+from tests.http.conftest import Served
+
+COUNTS = ("page", "page_count", "page_size", "item_count", "filtered_count", "total_count")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def queues(broker: Served) -> Iterator[None]:
+    def make(hub: Broker) -> None:
+        for number in range(25):
+            durable = number % 2 == 0
+            spec = QueueSpec(f"orders-{number:02}", durable, False, False, {})
+            hub.vhosts["/"].declare_queue(spec)
+        hub.vhosts["/"].declare_queue(
+            QueueSpec("Invoices", True, False, False, {"x-max-length": 9})
+        )
+
+    broker.on_loop(make)
+    with broker.client() as client:
+        for _ in range(3):
+            _publish(client, "orders-07")
+        _publish(client, "orders-03")
+    yield
+
+
+def _publish(client: httpx.Client, queue: str) -> None:
+    body = {"properties": {}, "routing_key": queue, "payload": "x", "payload_encoding": "string"}
+    answer = client.post("/api/exchanges/%2F/amq.default/publish", json=body)
+    assert answer.json() == {"routed": True}
+
+
+def _names(answer: httpx.Response) -> list[str]:
+    rows = answer.json()
+    return [row["name"] for row in (rows["items"] if isinstance(rows, dict) else rows)]
+
+
+def test_without_page_the_list_is_a_bare_array(api: httpx.Client) -> None:
+    assert len(api.get("/api/queues").json()) == 26
+    assert len(api.get("/api/queues/%2F?pagination=true").json()) == 26
+
+
+def test_page_has_its_counts(api: httpx.Client) -> None:
+    page = api.get("/api/queues?page=2&page_size=10").json()
+    assert [page[key] for key in COUNTS] == [2, 3, 10, 10, 26, 26]
+    last = api.get("/api/queues?page=3&page_size=10&name=orders").json()
+    assert [last[key] for key in COUNTS] == [3, 3, 10, 5, 25, 26]
+
+
+def test_page_that_is_not_there_is_refused(api: httpx.Client) -> None:
+    answer = api.get("/api/queues?page=9&page_size=10")
+    assert answer.status_code == 400
+    assert "page out of range" in answer.json()["reason"]
+
+
+@pytest.mark.parametrize(
+    "query", ["page=0", "page=x", "page=1&page_size=0", "page=1&page_size=501"]
+)
+def test_senseless_page_is_refused(api: httpx.Client, query: str) -> None:
+    answer = api.get(f"/api/queues?{query}")
+    assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+
+
+def test_name_filters_without_regard_to_case(api: httpx.Client) -> None:
+    assert _names(api.get("/api/queues?name=INV")) == ["Invoices"]
+    assert _names(api.get("/api/queues?page=1&name=s-1&page_size=3")) == [
+        "orders-10", "orders-11", "orders-12"
+    ]  # fmt: skip
+
+
+def test_regex_filters(api: httpx.Client) -> None:
+    params = {"name": "^orders-0[12]$", "use_regex": "true"}
+    assert _names(api.get("/api/queues", params=params)) == ["orders-01", "orders-02"]
+    answer = api.get("/api/queues", params={"name": "(", "use_regex": "true"})
+    assert answer.status_code == 400
+    assert "pattern" in answer.json()["reason"]
+
+
+def test_keda_regex_form_is_a_page_although_it_says_no_pagination(api: httpx.Client) -> None:
+    query = "page=1&use_regex=true&pagination=false&name=%5Eorders-07%24&page_size=100"
+    page = api.get(f"/api/queues/%2F?{query}").json()
+    assert (page["page_count"], len(page["items"])) == (1, 1)
+    assert page["items"][0]["messages"] == 3
+
+
+def test_keda_single_queue(api: httpx.Client) -> None:
+    queue = api.get("/api/queues/%2F/orders-07").json()
+    assert (queue["messages"], queue["messages_ready"], queue["messages_unacknowledged"]) == (
+        3, 3, 0
+    )  # fmt: skip
+    assert queue["message_stats"]["publish"] == 3
+    assert queue["message_stats"]["publish_details"]["rate"] >= 0
+    assert queue["oldest_ready_age_ms"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [
+        ("messages", "orders-07"),
+        ("messages_ready", "orders-07"),
+        ("message_stats.publish", "orders-07"),
+        ("name", "orders-24"),
+        ("oldest_ready_age_ms", "orders-07"),
+        ("message_bytes", "orders-07"),
+        ("arguments.x-max-length", "Invoices"),
+    ],
+)
+def test_sort_reverse(api: httpx.Client, sort: str, first: str) -> None:
+    page = api.get(f"/api/queues?page=1&page_size=2&sort={sort}&sort_reverse=true")
+    assert _names(page)[0] == first
+
+
+def test_quick_sorting_agrees_with_sorting_rows(broker: Served, api: httpx.Client) -> None:
+    from http_admin.queue_columns import quick_queue_columns
+
+    rows = {row["name"]: row for row in api.get("/api/queues").json()}
+    for column in quick_queue_columns(broker.hub):
+        if column.endswith(("rate", "age_ms")):
+            continue
+        names = _names(api.get(f"/api/queues?sort={column}"))
+        values = [rows[name][column] for name in names]
+        assert values == sorted(values), column
+
+
+def test_columns_are_cut_also_dotted_ones(api: httpx.Client) -> None:
+    query = "page=1&name=orders-07&columns=name,message_stats.publish,nothing"
+    assert api.get(f"/api/queues?{query}").json()["items"] == [
+        {"name": "orders-07", "message_stats": {"publish": 3}}
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", ["exchanges", "bindings", "connections", "channels", "consumers", "vhosts", "users"]
+)
+def test_every_list_can_be_paged(api: httpx.Client, path: str) -> None:
+    page = api.get(f"/api/{path}?page=1&page_size=5").json()
+    assert page.keys() == {"items", *COUNTS}
+    assert page["total_count"] == len(api.get(f"/api/{path}").json())
