@@ -1,0 +1,218 @@
+"""The commands against a real Leveret: a story for each group of them.
+
+The server is a process of its own. Most commands run in this process, as the other tests of the
+command line do, because starting an interpreter for each would take most of the time; the last
+test starts them as programs, and stops the server with one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+import pytest
+
+from leveret.cli.errors import ExitCode
+from tests.cli.conftest import Ended
+from tests.support.brokers import Target, running_leveret
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with running_leveret() as target:
+        yield target
+
+
+@pytest.fixture
+def leveret(target, cli, monkeypatch):
+    """`leveret("list_queues")`: what the command printed; with `code`, also how it must end."""
+    for name in ("LEVERET_USER", "LEVERET_PASSWORD", "LEVERET_VHOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LEVERET_URL", f"http://127.0.0.1:{target.http_port}")
+
+    def run(*words: str, code: int = 0) -> str:
+        ended: Ended = cli(*words)
+        assert ended.code == code, f"{words}: {ended.out}{ended.err}"
+        return ended.out if code == 0 else ended.err
+
+    return run
+
+
+@pytest.fixture
+def rows(leveret):
+    """The rows of a listing."""
+
+    def read(*words: str) -> list[Any]:
+        found: list[Any] = json.loads(leveret(*words, "--formatter", "json"))
+        return found
+
+    return read
+
+
+def test_server_is_looked_at(leveret, rows):
+    assert "Leveret" in leveret("status")
+    leveret("ping")
+    assert leveret("version", "--server").strip()
+    settings = {row["key"]: row["value"] for row in rows("environment")}
+    assert settings["memory"] is True and settings["default_password"] == "hidden"
+    leveret("cluster_status")
+    leveret("set_cluster_name", "hutch")
+    assert "hutch" in leveret("cluster_status")
+    assert rows("list_feature_flags")
+    leveret("health")
+    leveret("health", "virtual-hosts")
+    leveret("health", "port-listener/1", code=1)
+
+
+def test_topology_is_declared_listed_and_deleted(leveret, rows):
+    leveret("declare_queue", "q", "-a", "x-max-length=5")
+    leveret("declare_exchange", "x", "--type", "topic")
+    leveret("bind", "x", "q", "-k", "a.#")
+    assert {"name": "q", "messages": 0} in rows("list_queues", "name", "messages")
+    assert {"name": "x", "type": "topic"} in rows("list_exchanges")
+    bound = rows("list_bindings", "source_name", "destination_name", "routing_key")
+    assert {"source_name": "x", "destination_name": "q", "routing_key": "a.#"} in bound
+    assert "q" in leveret("route", "-x", "x", "-k", "a.b.c")
+    leveret("unbind", "x", "q", "-k", "a.#")
+    leveret("delete_exchange", "x", "--if-unused")
+    leveret("publish", "hold", "-k", "q")
+    leveret("delete_queue", "q", "--if-empty", code=1)
+    leveret("purge_queue", "q")
+    leveret("delete_queue", "q", "--if-empty")
+    assert "no queue" in leveret("purge_queue", "q", code=ExitCode.NOT_FOUND).lower()
+
+
+def test_messages_go_in_and_come_out(leveret, rows):
+    leveret("declare_queue", "letters")
+    leveret("publish", "one", "-k", "letters", "-H", "n=1", "-P", "message_id=7")
+    leveret("publish", "two", "-k", "letters")
+    seen = rows("browse", "letters", "--count", "5")
+    assert [row["payload"] for row in seen] == ["one", "two"]
+    assert seen[0]["properties"]["headers"] == {"n": 1}
+    assert [row["payload"] for row in rows("get", "letters", "--count", "1", "--ack")] == ["one"]
+    assert "two" in leveret("consume", "letters", "--count", "1")
+    assert rows("list_queues", "messages") == [{"messages": 0}]
+    leveret("delete_queue", "letters")
+
+
+def test_accounts_are_managed(leveret, rows):
+    leveret("add_vhost", "v", "--description", "for tests")
+    leveret("add_user", "ann", "pw", "--tags", "monitoring")
+    leveret("set_permissions", "ann", "^a", "^b", ".*", "-p", "v")
+    assert {"user": "ann", "configure": "^a", "write": "^b", "read": ".*"} in rows(
+        "list_permissions", "-p", "v")  # fmt: skip
+    assert rows("list_user_permissions", "ann")[0]["vhost"] == "v"
+    leveret("change_password", "ann", "new")
+    leveret("authenticate_user", "ann", "new")
+    leveret("authenticate_user", "ann", "pw", code=ExitCode.NO_PERMISSION)
+    leveret("set_user_tags", "ann", "management", "policymaker")
+    tags = {row["user"]: row["tags"] for row in rows("list_users")}
+    assert tags == {"guest": ["administrator"], "ann": ["management", "policymaker"]}
+    leveret("authenticate_user", "ann", "new")
+    leveret("set_topic_permissions", "ann", "amq.topic", "^w", "^r", "-p", "v")
+    assert rows("list_topic_permissions", "-p", "v")[0]["exchange"] == "amq.topic"
+    leveret("clear_topic_permissions", "ann", "-p", "v")
+    leveret("set_vhost_limits", '{"max-queues": 3}', "-p", "v")
+    leveret("set_user_limits", "ann", '{"max-connections": 3}')
+    assert rows("list_vhost_limits", "-p", "v") and rows("list_user_limits")
+    leveret("clear_vhost_limits", "-p", "v")
+    leveret("clear_permissions", "ann", "-p", "v")
+    leveret("clear_password", "ann")
+    leveret("authenticate_user", "ann", "new", code=ExitCode.NO_PERMISSION)
+    leveret("delete_user", "ann")
+    leveret("delete_vhost", "v")
+    assert [row["name"] for row in rows("list_vhosts")] == ["/"]
+
+
+def test_policies_and_parameters_are_managed(leveret, rows):
+    leveret("set_policy", "p", "^q", '{"max-length": 9}', "--priority", "2")
+    assert rows("list_policies")[0]["name"] == "p"
+    leveret("set_operator_policy", "op", "^q", '{"max-length": 4}')
+    assert rows("list_operator_policies")[0]["name"] == "op"
+    leveret("declare_queue", "q1")
+    assert rows("list_queues", "name", "policy") == [{"name": "q1", "policy": "p"}]
+    leveret("delete_queue", "q1")
+    leveret("set_policy", "bad", "(", '{"max-length": 9}', code=1)
+    leveret("set_parameter", "shovel", "s", '{"a": 1}')
+    assert {row["name"] for row in rows("list_parameters")} == {"s", "op"}
+    leveret("clear_parameter", "shovel", "s")
+    leveret("clear_operator_policy", "op")
+    leveret("clear_policy", "p")
+    assert rows("list_policies") == rows("list_parameters") == []
+
+
+def test_definitions_are_moved(leveret, rows, tmp_path):
+    file = tmp_path / "definitions.json"
+    leveret("declare_queue", "kept")
+    leveret("export_definitions", str(file))
+    leveret("delete_queue", "kept")
+    leveret("import_definitions", str(file))
+    assert rows("list_queues", "name") == [{"name": "kept"}]
+    leveret("delete_queue", "kept")
+
+
+def test_connections_are_listed_and_closed(leveret, rows, target):
+    connection = pika.BlockingConnection(pika.URLParameters(target.url))
+    channel = connection.channel()
+    channel.queue_declare("q", exclusive=True)
+    channel.basic_consume("q", lambda *_: None)
+    assert [row["user"] for row in rows("list_connections", "user")] == ["guest"]
+    assert rows("list_channels", "number", "consumer_count") == [{"number": 1, "consumer_count": 1}]
+    assert len(rows("list_consumers")) == 1
+    leveret("close_all_connections", "because of rain")
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="because of rain"):
+        for _ in range(100):
+            connection.process_data_events(0.1)
+
+
+def test_logs_are_written_read_and_followed(leveret, rows, stdin):
+    leveret("log", "create", "events", "--partitions", "2", "--max-age", "7D")
+    stdin(b"k1:a\nk2:b\nk1:c\n")
+    leveret("log", "produce", "events", "--key-separator", ":")
+    assert [row["name"] for row in rows("log", "list")] == ["events"]
+    assert "events-1" in leveret("log", "describe", "events")
+    whole = leveret("log", "consume", "events", "--from-beginning", "--count", "3")
+    assert sorted(whole.split()) == ["a", "b", "c"]
+    group = leveret("log", "consume", "events", "--group", "g", "--count", "3")
+    assert sorted(group.split()) == ["a", "b", "c"]
+    assert "g" in leveret("log", "groups", "events")
+    leveret("log", "reset", "events", "--group", "g", "--to", "first", "--dry-run")
+    leveret("log", "reset", "events", "--group", "g", "--to", "first")
+    again = leveret("log", "consume", "events", "--group", "g", "--count", "3")
+    assert sorted(again.split()) == ["a", "b", "c"]
+    assert len(rows("list_stream_consumer_groups")) == 2
+    leveret("list_stream_tracking", "events-0")
+    leveret("reset_offset", "--stream", "events-0", "--reference", "g")
+    leveret("log", "delete", "events")
+    leveret("add_super_stream", "s", "--partitions", "3")
+    leveret("delete_super_stream", "s")
+    assert rows("list_queues") == []
+
+
+def test_programs_end_with_their_codes_and_stop_the_server():
+    def program(*words: str, code: int = 0, url: str) -> str:
+        ended = subprocess.run(
+            [sys.executable, "-m", "leveret", *words],
+            env={**os.environ, "LEVERET_URL": url},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ended.returncode == code, ended.stdout + ended.stderr
+        return ended.stdout if code == 0 else ended.stderr
+
+    with running_leveret() as target:
+        url = f"http://127.0.0.1:{target.http_port}"
+        program("declare_queue", "q", url=url)
+        program("publish", "hello", "-k", "q", url=url)
+        assert "hello" in program("get", "q", url=url)
+        assert "no queue 'x'" in program("purge_queue", "x", code=ExitCode.NOT_FOUND, url=url)
+        program("ping", "--password", "wrong", code=ExitCode.NO_PERMISSION, url=url)
+        program("stop", url=url)
+        assert "no server answers" in program("ping", code=ExitCode.UNAVAILABLE, url=url)
