@@ -23,8 +23,6 @@ from leveret.broker import Broker
 from leveret.config import Settings
 from leveret.model.clock import Clock
 from leveret.model.store import OnCommitted, OnFailed, Store, StoreError
-from queues.storage.memory_store import MemoryStore
-from queues.storage.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from http_admin.server import HttpServer
@@ -56,8 +54,13 @@ class RunningBroker:
         self._http_start: asyncio.Task[HttpServer] | None = None
 
     def _make_store(self, on_committed: OnCommitted, on_failed: OnFailed) -> Store:
+        # Each is imported where it is chosen: SQLAlchemy is a third of the start.
         if self.settings.memory:
+            from queues.storage.memory_store import MemoryStore
+
             return MemoryStore(on_committed=on_committed, on_failed=on_failed)
+        from queues.storage.sql_store import SqlStore
+
         return SqlStore(self.settings.data_dir, on_committed=on_committed, on_failed=on_failed)
 
     @property
@@ -112,12 +115,12 @@ class RunningBroker:
 
     async def stop(self) -> None:
         """Ask clients to go, then make everything durable."""
+        await self.amqp.stop()
         if self._http_start is not None:
             with contextlib.suppress(Exception):
                 await (await self._http_start).stop()
         if self._http_socket is not None:
             self._http_socket.close()
-        await self.amqp.stop()
         await self.broker.stop()
 
     async def __aenter__(self) -> RunningBroker:

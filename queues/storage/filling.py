@@ -4,6 +4,7 @@ Shared by both stores. Everything here runs on the event-loop thread and is plai
 dictionary work; a batch leaves through `_hand_over`, whole, and a fresh one takes its place.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Final
@@ -23,7 +24,11 @@ from leveret.model.store import (
     Usage,
 )
 from queues.storage.batch import Batch
-from queues.storage.statements import KEY_COLUMNS
+from queues.storage.keys import KEY_COLUMNS
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class FillingStore:

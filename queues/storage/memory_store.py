@@ -24,8 +24,7 @@ from leveret.model.store import (
     Usage,
 )
 from queues.storage.batch import Batch
-from queues.storage.filling import FillingStore
-from queues.storage.sql_store import wall_clock_ms
+from queues.storage.filling import FillingStore, wall_clock_ms
 
 _ENTERS = frozenset({EventKind.ENQUEUED, EventKind.ENQUEUED_TRANSIENT})
 

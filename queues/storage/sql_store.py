@@ -11,7 +11,6 @@ A crash loses the batches not reported committed and nothing else.
 import asyncio
 import os
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -38,7 +37,7 @@ from leveret.model.store import (
 from queues.storage import statements
 from queues.storage.batch import Batch, IdRanges
 from queues.storage.directory import DataDirectory
-from queues.storage.filling import FillingStore
+from queues.storage.filling import FillingStore, wall_clock_ms
 from queues.storage.migrations import migrate
 from queues.storage.reader import Reader
 from queues.storage.recovery import Recovery, read_meta
@@ -58,10 +57,6 @@ BUSY_SECONDS: Final = 30.0
 
 WEAKER_SYNC_FOR_TESTS: Final = "LEVERET_TEST_SYNCHRONOUS"
 """The power-loss tests' negative control: with NORMAL, confirmed messages must get lost."""
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class SqlStore(FillingStore):

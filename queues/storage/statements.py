@@ -28,6 +28,7 @@ from leveret.model.store import (
     VhostDefinition,
 )
 from queues.storage import schema
+from queues.storage.keys import KEY_COLUMNS
 
 PAGE_SIZE: Final = 8192
 
@@ -79,12 +80,6 @@ DEFINITION_TABLES: Final[dict[type[object], Table]] = {
 
 def columns_of(kind: type[object]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))  # type: ignore[arg-type]
-
-
-KEY_COLUMNS: Final[dict[type[object], tuple[str, ...]]] = {
-    kind: tuple(column.name for column in table.primary_key)
-    for kind, table in DEFINITION_TABLES.items()
-}
 
 
 STATEMENT_SIZES: Final = sorted(

@@ -22,6 +22,7 @@ from leveret.model.history import FIRST_SETTLING, LAST_SETTLING, EventKind
 from leveret.model.store import Definition, NewMessage, NewMessageTuple, QueueDefinition, Snapshot
 from queues.storage import statements
 from queues.storage.batch import Batch, EventKey, Group
+from queues.storage.keys import KEY_COLUMNS
 from queues.storage.packing import (
     body_checksum,
     event_checksum,
@@ -172,7 +173,7 @@ class Transactor:
         self._insert(lambda size: sql(kind, size), width, flat)
 
     def _delete(self, kind: type[object], definitions: Sequence[Definition], now_ms: int) -> None:
-        keys = statements.KEY_COLUMNS[kind]
+        keys = KEY_COLUMNS[kind]
         if kind is QueueDefinition:
             # One that came and went within a batch still has a name in the history.
             self._save(kind, definitions, statements.insert_missing)

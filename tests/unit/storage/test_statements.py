@@ -11,6 +11,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from leveret.model.history import EventKind
 from queues.storage import schema, statements
+from queues.storage.keys import KEY_COLUMNS
+from queues.storage.statements import DEFINITION_TABLES
 
 
 @given(st.integers(0, 20_000))
@@ -58,7 +60,7 @@ def test_every_statement_fits_the_schema(empty: sqlite3.Connection):
 def test_definitions_name_columns_of_their_table():
     for kind, table in statements.DEFINITION_TABLES.items():
         assert set(statements.columns_of(kind)) <= set(table.columns.keys())
-        assert set(statements.KEY_COLUMNS[kind]) <= set(statements.columns_of(kind))
+        assert KEY_COLUMNS[kind] == tuple(c.name for c in DEFINITION_TABLES[kind].primary_key)
 
 
 def test_the_journal_reads_exactly_the_kinds_that_are_state():
