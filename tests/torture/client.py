@@ -142,7 +142,7 @@ class Client(asyncio.Protocol):
     # To the broker -----------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        if self.gone.is_set() or self.transport is None:
+        if self.gone.is_set() or self.transport is None or self.transport.is_closing():
             raise ConnectionGone
         self.transport.write(data)
 

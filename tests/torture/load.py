@@ -20,10 +20,12 @@ class LoadSpec:
     window: int = 300
     prefetch: int = 200
     ack_every: int = 50
+    consumed: tuple[str, ...] | None = None
+    """Queues that have a consumer; all of them unless said otherwise."""
 
 
 class Load:
-    """Publisher i sends to queue i modulo the queues; each queue has one consumer."""
+    """Publisher i sends to queue i modulo the queues; each queue in `consumed` has a consumer."""
 
     def __init__(self, spec: LoadSpec, ledger: Ledger) -> None:
         self.spec = spec
@@ -42,7 +44,8 @@ class Load:
             self._publish(address, number, spec.queues[number % len(spec.queues)], until)
             for number in range(spec.publishers)
         ]
-        jobs += [self._consume(address, queue, until) for queue in spec.queues]
+        consumed = spec.queues if spec.consumed is None else spec.consumed
+        jobs += [self._consume(address, queue, until) for queue in consumed]
         await asyncio.gather(*jobs)
 
     async def _publish(

@@ -30,7 +30,11 @@ def small_disk(directory: Path, kind: str, size: int) -> Iterator[Path]:
         yield place
     finally:
         end_leftovers()
-        _run("umount", "--lazy", str(place))
+        unmount(place)
+
+
+def unmount(place: Path) -> None:
+    _run("umount", "--lazy", str(place))
 
 
 def write_ballast(path: Path, size: int) -> None:
