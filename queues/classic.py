@@ -20,10 +20,11 @@ from leveret.model.history import EventKind, Keep
 from leveret.model.message import Address, Message
 from leveret.model.store import Live, Rotten, StoredMessage
 from queues.backlog import Backlog
+from queues.burial import Burial, stored_ids
 from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
 from queues.journal import Journal
-from queues.limits import deadline, overdue, refuses, surplus, worn
+from queues.limits import deadline, is_past, overdue, refuses, surplus, worn
 from queues.options import Overflow, options_of
 from queues.port import Consumer, DeathReason, Enqueued, Upward
 from queues.ready import Ready, by_id, make_ready, put_back
@@ -56,14 +57,17 @@ class ClassicQueue:
         self.ready: Ready = make_ready(self.options.max_priority)
         self.ready_bytes = 0
         self.unacked: dict[int, Entry] = {}
+        self.burial = Burial(self, upward)
         self.backlog = Backlog()
         self.had_consumers = False
         self.counters = QueueCounters()
         self._up = upward
         self._plain = self.options.is_plain
         self._last_used_ms = upward.now_ms()
-        self._window = window if self.options.max_priority is None else sys.maxsize
-        self._window_bytes = window_bytes
+        # By priority, only a queue that has everything at hand knows what comes next.
+        in_memory = self.options.max_priority is not None
+        self._window = sys.maxsize if in_memory else window
+        self._window_bytes = sys.maxsize if in_memory else window_bytes
         self._rota = Rota()
         self._exclusive: Consumer | None = None
         self._recovered_to = 0
@@ -134,29 +138,20 @@ class ClassicQueue:
     def _drop(self, entries: list[Entry]) -> None:
         """Too much is held: these came first and go first."""
         if entries:
-            self._bury(entries, EventKind.DROPPED, DeathReason.MAXLEN)
+            self.burial.bury(entries, EventKind.DROPPED, DeathReason.MAXLEN)
 
-    def _expire(self) -> None:
-        expired = overdue(self, self._up.now_ms())
-        if expired:
-            self._bury(expired, EventKind.EXPIRED, DeathReason.EXPIRED)
-        if self.ready and self.ready[0].expires_ms:
-            self._up.look_at(self.ready[0].expires_ms, self)
-
-    def _bury(
-        self, entries: Sequence[Entry], kind: EventKind, reason: DeathReason, actor: int = 0
-    ) -> None:
-        """Entries that left without being consumed: to the dead-letter exchange, if any."""
-        target = self.options.dead_letter_exchange
-        if self.journal is not None:
-            if target is None:
-                self.journal.settled(kind, _stored_ids(entries), actor)
-            else:
-                detail = f"{reason} to '{target}'"
-                ids = _stored_ids(entries)
-                self.journal.settled(EventKind.DEAD_LETTERED, ids, actor, detail)
-        if target is not None:
-            self._up.republish(self, [entry.message for entry in entries], reason)
+    def _expire(self) -> bool:
+        """Bury what has expired at the head; whether what stands there now may be handed out."""
+        now, burial = self._up.now_ms(), self.burial
+        if not burial.is_blocked:
+            expired = overdue(self, now)
+            if expired:
+                burial.bury(expired, EventKind.EXPIRED, DeathReason.EXPIRED)
+        if not self.ready or not self.ready[0].expires_ms:
+            return True
+        due = self.ready[0].expires_ms
+        self._up.look_at(burial.retry_ms if burial.is_blocked else due, self)
+        return due > now
 
     def govern(self, policy: Mapping[str, Any]) -> None:
         """The policy of this queue is this from now on."""
@@ -187,20 +182,28 @@ class ClassicQueue:
 
     def dispatch(self) -> None:
         self.touched = False
+        if self.burial.stuck and self.burial.retry():
+            self._drop(surplus(self))
         if self._waiting_for_head and self.ready:
             self._tell_head_waiters()
         if not self._rota:
             if not self._retire_if_unused():
                 self._expire()
+                self._read_ahead()
             return
+        self._hand_out()
+        if self.ready and self.ready[0].expires_ms:
+            self._expire()
+        self._read_ahead()
+
+    def _hand_out(self) -> None:
         single = self.options.single_active
         while self.ready:
-            if self.ready[0].expires_ms and self.ready[0].expires_ms < self._up.now_ms():
-                self._expire()
-                continue
+            if is_past(self.ready[0], self._up) and not self._expire():
+                return
             takers = self._rota.only_first() if single else self._rota.takers()
-            if not takers or not self._may_deliver():
-                break
+            if not takers or not self.ready or not self._may_deliver():
+                return
             if len(takers) == 1:
                 self._serve_one(*takers[0])
             elif any(consumer.shares_credit for consumer, _ in takers):
@@ -208,13 +211,12 @@ class ClassicQueue:
                 self._rota.served(takers[0][0])
             else:
                 self._serve_in_turn(takers)
-        if self.ready and self.ready[0].expires_ms:
-            self._expire()
-        self._read_ahead()
 
     def _may_deliver(self) -> bool:
         """Durable queues deliver only what the lease covers, and renew it ahead of need."""
         journal = self.journal
+        if self.options.max_priority is not None and (self.backlog or self._loading is not None):
+            return False  # something more urgent may still be on disk
         if journal is None:
             return True
         journal.extend_lease(max(self.ready[-1].id, self.ready[0].id), self._lease_granted)
@@ -277,14 +279,14 @@ class ClassicQueue:
             for entry in entries:
                 unacked[entry.id] = entry
         elif self.journal is not None:
-            self.journal.settled(EventKind.ACKED, _stored_ids(entries), actor)
+            self.journal.settled(EventKind.ACKED, stored_ids(entries), actor)
 
     def take(self, actor: int, no_ack: bool) -> Entry | None:
         self.used()
-        self._expire()
+        may_take = self._expire()
         if self.options.single_active and self._rota:
             return None
-        if not self.ready:
+        if not self.ready or not may_take:
             self._read_ahead()
             return None
         if not self._may_deliver():
@@ -318,25 +320,26 @@ class ClassicQueue:
         if outcome is Outcome.ACK:
             self.counters.acked += len(held)
             if self.journal is not None:
-                self.journal.settled(EventKind.ACKED, _stored_ids(held), actor)
+                self.journal.settled(EventKind.ACKED, stored_ids(held), actor)
             return
-        self._bury(held, outcome.value, DeathReason.REJECTED, actor)
+        self.burial.bury(held, outcome.value, DeathReason.REJECTED, actor)
 
     def _requeue(self, entries: list[Entry], actor: int) -> None:
         worn_out = worn(self.options, entries)
         if worn_out:
-            self._bury(worn_out, EventKind.DROPPED, DeathReason.DELIVERY_LIMIT, actor)
+            self.burial.bury(worn_out, EventKind.DROPPED, DeathReason.DELIVERY_LIMIT, actor)
             entries = [entry for entry in entries if entry not in worn_out]
         self.ready_bytes += sum([entry.message.body_size for entry in entries])
         if self.journal is not None:
-            self.journal.requeued(_stored_ids(entries), actor)
+            self.journal.requeued(stored_ids(entries), actor)
         self.ready = put_back(self.ready, entries)
         self._drop(surplus(self))
         self._up.touch(self)
 
     def purge(self) -> int:
-        gone = self.ready_count
-        ids = array("Q", _stored_ids(self.ready))
+        stuck = self.burial.clear()
+        gone = self.ready_count + len(stuck)
+        ids = array("Q", stored_ids(chain(self.ready, stuck)))
         ids.extend(self._stop_loading().ids)
         ids.extend(self.backlog.clear())
         self.ready.clear()
@@ -350,7 +353,7 @@ class ClassicQueue:
         self.closed = True
         if deleted:
             if self.journal is not None:
-                held = [*_stored_ids(self.unacked.values()), *_stored_ids(self.ready)]
+                held = [*stored_ids(self.unacked.values()), *stored_ids(self.ready)]
                 held += [*self._loading_part.ids, *self.backlog.part().ids]
                 self.journal.settled(EventKind.QUEUE_DELETED, held)
             self._stop_loading()
@@ -454,6 +457,7 @@ class ClassicQueue:
                 self.journal.unreadable(stored)
             else:
                 self._take_up(stored)
+        self._drop(surplus(self))
         self._up.touch(self)
         self._read_ahead()
 
@@ -471,7 +475,3 @@ class ClassicQueue:
         entry.expires_ms = deadline(self.options, message)
         self.ready.append(entry)
         self.ready_bytes += message.body_size
-
-
-def _stored_ids(entries: Iterable[Entry]) -> list[int]:
-    return [entry.id for entry in entries if entry.message.stored]

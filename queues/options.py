@@ -65,6 +65,10 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "x-overflow": (f"one of {', '.join(Overflow)}", lambda value: value in tuple(Overflow)),
     "x-dead-letter-exchange": ("a string", lambda value: isinstance(value, str)),
     "x-dead-letter-routing-key": ("a string", lambda value: isinstance(value, str)),
+    "x-dead-letter-strategy": (
+        "at-most-once or at-least-once",
+        lambda value: value in ("at-most-once", "at-least-once"),
+    ),
     "x-max-priority": ("a whole number from 0 to 255", _whole(0, 255)),
     "x-single-active-consumer": ("a boolean", lambda value: isinstance(value, bool)),
     "x-delivery-limit": ("a whole number from -1", _whole(-1, 1 << 62)),
@@ -114,4 +118,4 @@ def _smaller(arguments: Mapping[str, Any], policy: Mapping[str, Any], name: str)
     asked = [
         source[key] for source, key in ((arguments, f"x-{name}"), (policy, name)) if key in source
     ]
-    return min(asked, default=None)
+    return min((value for value in asked if value >= 0), default=min(asked, default=None))

@@ -5,7 +5,7 @@ Classic queues, log queues and reply queues are siblings under `HeldQueue`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Any, Protocol
@@ -49,8 +49,10 @@ class Upward:
     """There may be something to hand out."""
     look_at: Callable[[int, HeldQueue], None] = _nothing
     """Touch me not later than this wall-clock time."""
-    republish: Callable[[HeldQueue, Sequence[Message], DeathReason], None] = _nothing
-    """These died here: take them to the dead-letter exchange."""
+    republish: Callable[[HeldQueue, Sequence[Message], DeathReason], Collection[int]] = (
+        lambda queue, messages, reason: ()
+    )
+    """These died here: take them to the dead-letter exchange; the ids of those it refused."""
     retire: Callable[[HeldQueue], None] = _nothing
     """Nobody uses me any more: delete me."""
     now_ms: Callable[[], int] = lambda: 0

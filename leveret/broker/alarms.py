@@ -1,4 +1,4 @@
-"""Alarms: while one is raised, publishing connections are not read."""
+"""Alarms: while one that blocks is raised, publishing connections are not read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 class Alarms:
     def __init__(self) -> None:
         self._raised: dict[str, str] = {}
+        self._harmless: set[str] = set()
         self._tell: list[Callable[[str], None]] = []
 
     @property
@@ -17,19 +18,22 @@ class Alarms:
     @property
     def reason(self) -> str:
         """Why publishers are blocked; empty when they are not."""
-        return next(iter(self._raised.values()), "")
+        blocking = (why for name, why in self._raised.items() if name not in self._harmless)
+        return next(blocking, "")
 
     def subscribe(self, tell: Callable[[str], None]) -> None:
         """`tell(reason)` when blocking starts, `tell("")` when the last alarm has gone."""
         self._tell.append(tell)
 
-    def set(self, name: str, reason: str) -> None:
-        """Raise an alarm, or clear it with an empty reason."""
-        was_blocked = bool(self._raised)
+    def set(self, name: str, reason: str, blocks: bool = True) -> None:
+        """Raise an alarm, or clear it with an empty reason; some only tell and do not block."""
+        was_blocked = bool(self.reason)
+        if not blocks:
+            self._harmless.add(name)
         if reason:
             self._raised[name] = reason
         else:
             self._raised.pop(name, None)
-        if was_blocked != bool(self._raised):
+        if was_blocked != bool(self.reason):
             for tell in self._tell:
                 tell(self.reason)

@@ -128,6 +128,7 @@ class Broker:
     def start(self) -> None:
         """Take up what the store holds; on a new store, make the defaults."""
         recovered = self.store.recover()
+        self.clock.not_before(self.store.usage.last_ms)
         self.commits.committed = self.store.committed
         self._message_ids = self.store.ids
         self.queue_ids = itertools.count(recovered.last_queue_id + 1)

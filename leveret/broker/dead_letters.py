@@ -1,13 +1,15 @@
 """Dead letters: a message that died in a queue goes on to the queue's dead-letter exchange.
 
 The new message joins the same batch as the event that took the old one out of its queue, so after
-a crash it is in exactly one of the two. `x-death` is believed only in messages the broker itself
-made (their origin is 0): a client's own `x-death` is a header like any other.
+a crash it is in exactly one of the two. Where a target queue turns newcomers away by its limits
+the message is refused: it stays at its source, is tried again, and an alarm says so. `x-death` is
+believed only in messages the broker itself made (their origin is 0): a client's own `x-death` is
+a header like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,8 @@ from leveret.model.errors import BrokerError
 from leveret.model.message import Address, Message
 from leveret.model.properties import edit_headers, replace
 from queues import ClassicQueue, HeldQueue
+from queues.limits import refuses
+from queues.options import Overflow
 from queues.port import DeathReason
 
 if TYPE_CHECKING:
@@ -30,22 +34,49 @@ def republish(
     queue: HeldQueue,
     messages: Sequence[Message],
     reason: DeathReason,
-) -> None:
-    """Take messages that died in `queue` to its dead-letter exchange."""
+) -> Collection[int]:
+    """Take messages that died in `queue` to its dead-letter exchange; the ids it refused."""
     if not isinstance(queue, ClassicQueue):
-        return
+        return ()
     exchange = queue.options.dead_letter_exchange
     if exchange is None or exchange not in vhost.exchanges:
-        return
+        return ()
     now_ms = broker.clock.wall_ms()
+    refused: set[int] = set()
     for message in messages:
         deaths = _deaths(message)
         dead = _dead_message(queue, message, reason, deaths, now_ms)
         plan = _plan(broker, vhost, dead)
-        if plan is not None:
-            plan.queues = [to for to in plan.queues if not _is_cycle(to.name, deaths, reason)]
-            dead.time_ms = now_ms
-            broker.route(plan, dead)
+        if plan is None:
+            continue
+        plan.queues = [to for to in plan.queues if not _is_cycle(to.name, deaths, reason)]
+        if any(_is_full(to, dead) for to in plan.queues):
+            refused.add(message.id)
+            continue
+        dead.time_ms = now_ms
+        broker.route(plan, dead)
+    if refused:
+        broker.upkeep.stuck[queue] = vhost
+    return refused
+
+
+def _is_full(queue: HeldQueue, message: Message) -> bool:
+    """Whether it would be lost there: an overflow that dead-letters on passes it on instead."""
+    return (
+        isinstance(queue, ClassicQueue)
+        and queue.options.overflow is not Overflow.REJECT_PUBLISH_DLX
+        and refuses(queue, message)
+    )
+
+
+def watch_stuck(broker: Broker) -> None:
+    """Raise an alarm while dead letters find no room; publishers are not blocked by it."""
+    stuck = broker.upkeep.stuck
+    for queue in [one for one in stuck if one.closed or not one.burial.stuck]:
+        del stuck[queue]
+    where = [f"queue '{one.name}' in vhost '{at.name}'" for one, at in stuck.items()]
+    reason = f"dead-letter targets are full: {', '.join(sorted(where)[:5])}" if where else ""
+    broker.alarms.set("dead-letters", reason, blocks=False)
 
 
 def _deaths(message: Message) -> list[Death]:

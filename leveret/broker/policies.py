@@ -151,7 +151,8 @@ def _highest(policies: Iterable[Policy]) -> Policy | None:
 def merge(user: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**user, **operator}
     for key in user.keys() & operator.keys() & LIMITS:
-        merged[key] = min(user[key], operator[key])
+        asked = (user[key], operator[key])  # below 0 is no limit
+        merged[key] = min((value for value in asked if value >= 0), default=-1)
     return merged
 
 

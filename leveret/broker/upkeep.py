@@ -7,12 +7,14 @@ import contextlib
 import shutil
 from typing import TYPE_CHECKING
 
+from leveret.broker.dead_letters import watch_stuck
 from leveret.broker.metrics import SAMPLE_MS
 from leveret.model.store import Retention, StoreState
 from queues import ClassicQueue
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
+    from leveret.broker.vhost import VirtualHost
 
 WATCH_SECONDS = 0.25
 SWEEP_SECONDS = 30.0
@@ -25,6 +27,8 @@ class Upkeep:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.stuck: dict[ClassicQueue, VirtualHost] = {}
+        """Queues whose dead letters find no room."""
         self._task: asyncio.Task[None] | None = None
         self._next_sweep = broker.clock.monotonic() + SWEEP_SECONDS
         self._sampled_ms = 0
@@ -62,6 +66,7 @@ class Upkeep:
             broker.alarms.set("memory", f"low on memory: {held} of {limit} octets in messages")
         elif held < limit * 0.9:
             broker.alarms.set("memory", "")
+        watch_stuck(broker)
         if not broker.settings.memory:
             self._watch_disk()
 

@@ -1,0 +1,86 @@
+"""How messages leave a queue without being consumed: out of the journal, to the dead letters.
+
+The event that takes a message out of its queue and the new message in the dead-letter target join
+one batch, so after a crash it is in exactly one of the two places. What the target refuses by its
+limits is *stuck*: it stays with the queue, unacknowledged and held by nobody, and is tried again
+every second. A crash brings stuck messages back as ready. Event-loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from leveret.model.history import EventKind
+from queues.entry import Entry
+from queues.port import DeathReason, Upward
+
+if TYPE_CHECKING:
+    from queues.classic import ClassicQueue
+
+RETRY_MS = 1_000
+MOST_STUCK = 10_000
+
+
+class Cause(NamedTuple):
+    """What happened to an entry, and through whom."""
+
+    kind: EventKind
+    reason: DeathReason
+    actor: int
+
+
+class Burial:
+    def __init__(self, queue: ClassicQueue, upward: Upward) -> None:
+        self._queue = queue
+        self._up = upward
+        self.stuck: list[tuple[Cause, Entry]] = []
+        self.retry_ms = 0
+
+    @property
+    def is_blocked(self) -> bool:
+        """So many are stuck that what follows waits where it is."""
+        return len(self.stuck) >= MOST_STUCK
+
+    def bury(
+        self, entries: Sequence[Entry], kind: EventKind, reason: DeathReason, actor: int = 0
+    ) -> None:
+        """Entries that left the ready or unacknowledged ones for good."""
+        queue, detail = self._queue, None
+        target = queue.options.dead_letter_exchange
+        if target is not None:
+            refused = self._up.republish(queue, [entry.message for entry in entries], reason)
+            if refused:
+                kept = [entry for entry in entries if entry.id in refused]
+                self._keep(kept, Cause(kind, reason, actor))
+                entries = [entry for entry in entries if entry.id not in refused]
+            kind, detail = EventKind.DEAD_LETTERED, f"{reason} to '{target}'"
+        if queue.journal is not None:
+            queue.journal.settled(kind, stored_ids(entries), actor, detail)
+
+    def _keep(self, entries: list[Entry], cause: Cause) -> None:
+        self._queue.unacked.update((entry.id, entry) for entry in entries)
+        self.stuck += [(cause, entry) for entry in entries]
+        self.retry_ms = self._up.now_ms() + RETRY_MS
+        self._up.look_at(self.retry_ms, self._queue)
+
+    def retry(self) -> bool:
+        """Try again if it is time to; whether it was."""
+        if self._up.now_ms() < self.retry_ms:
+            return False
+        groups: dict[Cause, list[Entry]] = {}
+        for cause, entry in self.stuck:
+            groups.setdefault(cause, []).append(entry)
+        self.clear()
+        for (kind, reason, actor), entries in groups.items():
+            self.bury(entries, kind, reason, actor)
+        return True
+
+    def clear(self) -> list[Entry]:
+        """Nothing is stuck any more; what was."""
+        stuck, self.stuck = self.stuck, []
+        return [self._queue.unacked.pop(entry.id) for _, entry in stuck]
+
+
+def stored_ids(entries: Iterable[Entry]) -> list[int]:
+    return [entry.id for entry in entries if entry.message.stored]

@@ -1,0 +1,100 @@
+"""A hub without sockets whose clock the test moves, on a store in memory or on disk."""
+
+from __future__ import annotations
+
+import asyncio
+
+from bindings import Destination, DestinationKind
+from exchange import ExchangeSpec
+from leveret.broker import Broker
+from leveret.broker.messages import Getter, publish
+from leveret.launch import in_process_settings
+from leveret.model.clock import ManualClock
+from leveret.model.message import Address, Message
+from leveret.model.properties import encode_properties
+from queues import Outcome, QueueSpec
+from queues.storage.memory_store import MemoryStore
+from queues.storage.sql_store import SqlStore
+
+
+class Hub:
+    """`await Hub.start(directory)` twice on one directory is a restart."""
+
+    def __init__(self, directory=None, clock=None, **settings):
+        self.clock = clock or ManualClock()
+        self.directory = directory
+        if directory is not None:
+            settings["data_dir"] = directory
+        self.broker = Broker(in_process_settings(**settings), self._make_store, self.clock)
+
+    def _make_store(self, on_committed, on_failed):
+        if self.directory is None:
+            return MemoryStore(on_committed=on_committed, on_failed=on_failed)
+        return SqlStore(self.directory, on_committed=on_committed, on_failed=on_failed)
+
+    @staticmethod
+    async def start(directory=None, clock=None, **settings):
+        hub = Hub(directory, clock, **settings)
+        hub.broker.start()
+        return hub
+
+    async def stop(self):
+        await self.broker.stop()
+
+    async def restart(self, wall_ms=None):
+        await self.settle()
+        await self.stop()
+        clock = ManualClock(self.clock.wall_ms() if wall_ms is None else wall_ms)
+        return await Hub.start(self.directory, clock)
+
+    @property
+    def vhost(self):
+        return self.broker.vhosts["/"]
+
+    def queue(self, name, durable=True, **arguments):
+        named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+        return self.vhost.declare_queue(QueueSpec(name, durable, arguments=named))
+
+    def exchange(self, name, kind, durable=True, **arguments):
+        named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+        return self.vhost.declare_exchange(ExchangeSpec(name, kind, durable, arguments=named))
+
+    def bind(self, source, queue, key="", **arguments):
+        self.vhost.bind(source, Destination(DestinationKind.QUEUE, queue), key, arguments)
+
+    def publish(self, exchange, key, body=b"", persistent=True, **properties):
+        values = {"delivery_mode": 2 if persistent else 1, **properties}
+        message = Message.build(Address.of(exchange, key), encode_properties(values), body)
+        return publish(self.broker, self.vhost, self.broker.users.by_name["guest"], message)
+
+    async def settle(self):
+        """Until nothing is left to hand out, read or commit."""
+        broker = self.broker
+        for _ in range(3):
+            broker.turn.end()
+            await self.until(lambda: broker.commits.committed >= broker.store.mark)
+            await asyncio.sleep(0)
+
+    async def until(self, is_so, seconds=5.0):
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not is_so():
+            assert asyncio.get_running_loop().time() < deadline, "waited in vain"
+            self.broker.deadlines.run()
+            self.broker.turn.end()
+            await asyncio.sleep(0.001)
+
+    async def advance(self, seconds):
+        self.clock.advance(seconds)
+        self.broker.deadlines.run()
+        await self.settle()
+
+    async def take(self, queue, count=1_000_000, outcome=Outcome.ACK):
+        """The messages of a queue, settled."""
+        getter = Getter(self.broker, self.vhost, self.vhost.queues[queue], 0)
+        taken = await getter.take(count)
+        getter.settle(taken, outcome)
+        await self.settle()
+        return [one.entry.message for one in taken]
+
+    async def bodies(self, queue):
+        return [message.body for message in await self.take(queue)]
