@@ -83,6 +83,8 @@ RULES: dict[str, Rule] = {
     "GET /api/health/checks/certificate-expiration/{within}/{unit}": _tag(),
     "GET /api/health/checks/port-listener/{port}": _tag(),
     "GET /api/health/checks/protocol-listener/{protocol}": _tag(),
+    "GET /api/healthchecks/node": _tag(),
+    "GET /api/healthchecks/node/{name}": _tag(),
     "GET /api/aliveness-test/{vhost}": _vhost(),
     "GET /api/settings": _MONITORING,
     "GET /api/alarms": _tag(),
