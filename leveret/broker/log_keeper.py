@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -147,7 +147,7 @@ class LogKeeper:
             touch=broker.turn.touch,
             save_offset=self._save_offset,
             forget_offset=lambda queue_id, group: broker.store.delete(GroupOffset(queue_id, group)),
-            defer=lambda call: broker.commits.after(broker.store.mark, call),
+            defer=self._when_saved,
             now_ms=broker.clock.wall_ms,
         )
 
@@ -155,6 +155,11 @@ class LogKeeper:
         now = self._broker.clock.wall_ms()
         self._broker.store.save(GroupOffset(queue_id, group, offset, now))
         self._broker.turn.schedule()
+
+    def _when_saved(self, call: Callable[[], None]) -> None:
+        """A batch that fails hands its offsets on to the next one, so that one is waited for."""
+        commits, store = self._broker.commits, self._broker.store
+        commits.after(store.mark, call, lambda: self._when_saved(call))
 
     # Recovery ----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ once and kept; a delivery then joins five pieces.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leveret.model.message import (
     BASIC_CLASS,
@@ -117,6 +117,14 @@ class LogMessage(Message):
         self.record = record
         self.stamp = stamp
         self.address = stamp.address(record)
+
+    def __getattr__(self, name: str) -> Any:
+        """What a delivery does not need is worked out when somebody asks for it."""
+        if name not in Message.__slots__:
+            raise AttributeError(name)
+        made = Message.build(self.address, self.properties, self.record.body)
+        made.id, made.time_ms = self.record.offset, self.record.time_ms
+        return getattr(made, name)
 
     @property
     def properties(self) -> bytes:

@@ -80,3 +80,26 @@ def test_one_full_log_takes_its_whole_batch_back(home, disk, channel, readers):
     publish(channel, "amq.fanout", [b"2"])
     for name in ("a", "b"):
         assert readers(name, x_stream_offset="first").read(2).bodies == [b"1", b"2"]
+
+
+def test_at_most_once_waits_for_the_disk(home, disk, channel, readers):
+    """What is saved before it is sent is not sent while it cannot be saved."""
+    declare(channel, "log")
+    declare(channel, "other")
+    publish(channel, "", [b"1", b"2"], "log")
+    transactor = home.hub.store._writer._transactor
+    real = transactor.run
+
+    def refuse(batch, now_ms):
+        disk.refused.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    reader = readers("log", prefetch=1, x_group="g", x_commit="delivery", x_stream_offset="first")
+    reader.acks = False
+    reader.read(1)
+    transactor.run = refuse
+    reader.channel.basic_ack(reader.records[0][0].delivery_tag)
+    wait_for(disk.refused.is_set, reader)
+    assert reader.quiet(0.2).bodies == [b"1"]
+    transactor.run = real
+    assert reader.read(2).bodies == [b"1", b"2"]

@@ -172,3 +172,21 @@ async def test_logs_without_a_disk(tmp_path):
         directory = queue.partition.directory
         assert directory.is_dir()
     assert not directory.exists()
+
+
+async def test_a_virtual_host_takes_its_logs_along(tmp_path):
+    settings = in_process_settings(data_dir=tmp_path / "data")
+    async with RunningBroker(settings) as running:
+        hub = running.broker
+        hub.add_vhost("tenant")
+        hub.logs.create("tenant", "plain")
+        hub.logs.create("tenant", "three", partitions=3)
+        hub.logs.create("/", "stays")
+        await hub.logs.publish("tenant", "three", records("k:v"))
+        await hub.logs.commit("tenant", "three", "g", {0: 0})
+        hub.delete_vhost("tenant")
+        await hub.logs.durable()
+    async with RunningBroker(settings) as running:
+        assert [log["name"] for log in running.broker.logs.list("/")] == ["stays"]
+        assert "tenant" not in running.broker.vhosts
+    assert len(list((tmp_path / "data" / "logs").iterdir())) == 1
