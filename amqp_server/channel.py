@@ -24,6 +24,7 @@ from amqp_server.codec import (
 from amqp_server.confirms import Confirms
 from amqp_server.consumer import AmqpConsumer
 from amqp_server.declare import Declarations
+from amqp_server.patience import CONSUMER_TIMEOUT, check_timeout
 from amqp_server.publishing import careful_plan
 from amqp_server.transaction import Transaction
 from leveret.broker import Plan, Right
@@ -224,6 +225,7 @@ class Channel:
         priority = arguments.get("x-priority", 0)
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not an integer")
+        check_timeout(arguments.get(CONSUMER_TIMEOUT, 0))
         consumer = AmqpConsumer(self, tag, queue, method.no_ack, method.exclusive, arguments)
         consumer.prefetch = self.prefetch
         if queue.spec.durable:

@@ -7,6 +7,7 @@ import contextlib
 import socket
 from typing import cast
 
+from amqp_server.patience import Patience
 from amqp_server.session import Session
 from leveret.broker import Broker
 
@@ -98,6 +99,7 @@ class AmqpServer:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.sessions: dict[Session, None] = {}
+        self._patience = Patience()
         self._server: asyncio.Server | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event | None = None
@@ -124,7 +126,12 @@ class AmqpServer:
         now = self.broker.clock.monotonic()
         for session in list(self.sessions):
             session.beat(now)
+        self.look_for_late_acks()
         self._schedule_beat()
+
+    def look_for_late_acks(self) -> None:
+        channels = [one for session in self.sessions for one in session.channels.values()]
+        self._patience.look(channels, self.broker.clock.monotonic())
 
     def _on_alarm(self, reason: str) -> None:
         for session in list(self.sessions):

@@ -35,6 +35,7 @@ class QueueOptions:
     max_priority: int | None = None
     single_active: bool = False
     delivery_limit: int | None = None
+    consumer_timeout: int | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -71,6 +72,7 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
     "x-max-priority": ("a whole number from 0 to 255", _whole(0, 255)),
     "x-single-active-consumer": ("a boolean", lambda value: isinstance(value, bool)),
+    "x-consumer-timeout": ("a whole number of milliseconds from 0", _whole(0)),
     "x-delivery-limit": ("a whole number from -1", _whole(-1, 1 << 62)),
 }
 
@@ -107,6 +109,7 @@ def options_of(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> Queue
         max_priority=arguments.get("x-max-priority"),
         single_active=arguments.get("x-single-active-consumer") is True,
         delivery_limit=None if limit is None or limit < 0 else limit,
+        consumer_timeout=_smaller(arguments, policy, "consumer-timeout"),
     )
 
 
