@@ -46,7 +46,8 @@ class BrokerProcess:
         if not self.prefix:
             return self._process.pid
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        return int(children.read_text(encoding="ascii").split()[0])
+        found = children.read_text(encoding="ascii").split() if children.exists() else ()
+        return int(found[0]) if found else self._process.pid
 
     async def launch(self) -> str:
         """Start the process; its ready line, or nothing when it gave up."""
@@ -108,7 +109,8 @@ class BrokerProcess:
     async def _end(self, how: signal.Signals) -> int:
         assert self._process is not None
         if self._process.returncode is None:
-            os.kill(self.pid, how)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, how)
         await self._process.communicate()
         _RUNNING.discard(self._process)
         log = self._close_log()
