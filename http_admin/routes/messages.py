@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from http_admin.auth import CurrentUser, Hub, vhost_for
@@ -103,17 +103,18 @@ class GotMessage(BaseModel):
 
 @router.post("/queues/{vhost:seg}/{name:seg}/get", response_model=list[GotMessage])
 async def get_messages(
-    vhost: str, name: str, hub: Hub, user: CurrentUser, body: GetBody
+    vhost: str, name: str, hub: Hub, user: CurrentUser, request: Request, body: GetBody
 ) -> list[Row]:
     """Take messages from a queue; with `wait`, hold back until there is one.
 
-    Messages that are not put back are removed when the answer is made: if it gets lost, so do they.
+    Messages that are not put back are removed when the answer is sent; a client that has gone away
+    by then gets none.
     """
     held = vhost_for(hub, user, vhost)
     queue = held.queue(name)
     hub.users.require(user.name, held.name, Right.READ, "queue", name)
     getter = Getter(hub, held, queue, hub.origin_of(held.name, user.name))
-    taken = await getter.take(body.count, body.wait)
+    taken = await getter.take(body.count, body.wait, request.is_disconnected)
     rows = [_got(one, body) for one in taken]
     getter.settle(taken, _OUTCOMES[body.ackmode])
     return rows

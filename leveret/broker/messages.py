@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LONGEST_TTL_MS = 315_360_000_000
 _SLICE_SECONDS = 0.25
 _DISK_SECONDS = 5.0
+
+IsGone = Callable[[], Awaitable[bool]]
 
 
 # Publishing --------------------------------------------------------------------------------------
@@ -113,11 +115,17 @@ class Getter:
     queue: HeldQueue
     actor: int
 
-    async def take(self, count: int, wait: float = 0) -> list[Taken]:
-        """Up to `count` entries, unacknowledged; with `wait`, hold back until there is one."""
+    async def take(self, count: int, wait: float = 0, is_gone: IsGone | None = None) -> list[Taken]:
+        """Up to `count` entries, unacknowledged; with `wait`, hold back until there is one.
+
+        Whoever asked may have gone away meanwhile (`is_gone`): then everything stays.
+        """
         taken: list[Taken] = []
         try:
-            await self._take(count, wait, taken)
+            await self._take(count, wait, is_gone or _stays, taken)
+            if taken and is_gone is not None and await is_gone():
+                self.settle(taken, Outcome.REQUEUE)
+                return []
         except BaseException:
             self.settle(taken, Outcome.REQUEUE)
             raise
@@ -125,7 +133,7 @@ class Getter:
             self.broker.counters.get_empty += 1
         return taken
 
-    async def _take(self, count: int, wait: float, taken: list[Taken]) -> None:
+    async def _take(self, count: int, wait: float, is_gone: IsGone, taken: list[Taken]) -> None:
         queue, now = self.queue, asyncio.get_running_loop().time
         deadline, disk_deadline = now() + wait, 0.0
         news = _News(queue)
@@ -142,7 +150,7 @@ class Getter:
             elif taken:
                 return
             left = max(deadline, disk_deadline) - now()
-            if left <= 0:
+            if left <= 0 or await is_gone():
                 return
             await news.wait(min(_SLICE_SECONDS, left))
 
@@ -150,6 +158,10 @@ class Getter:
         if taken:
             self.queue.settle([one.entry for one in taken], outcome, self.actor)
             self.broker.turn.touch(self.queue)
+
+
+async def _stays() -> bool:
+    return False
 
 
 class _News:

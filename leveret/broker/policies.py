@@ -27,6 +27,7 @@ APPLY_TO: dict[str, tuple[str, ...]] = {
     "quorum_queues": ("quorum",),
     "streams": ("stream",),
 }
+LARGEST_PRIORITY = (1 << 31) - 1
 _MOST_REMEMBERED = 100_000
 
 
@@ -47,6 +48,8 @@ class Policy:
             raise PreconditionFailed(
                 f"apply-to '{self.apply_to}' unrecognised; should be one of {', '.join(APPLY_TO)}"
             )
+        if not -LARGEST_PRIORITY <= self.priority <= LARGEST_PRIORITY:
+            raise PreconditionFailed(f"priority must be within {LARGEST_PRIORITY} of zero")
         if not self.definition:
             raise PreconditionFailed("no policy provided: the definition is empty")
         known = OPERATOR_KEYS if self.operator else POLICY_KEYS.keys()

@@ -217,6 +217,8 @@ PATTERNS = {"configure": ".*", "write": ".*", "read": ".*"}
         ({"policies": [{"name": "p", "pattern": "(", "definition": {"max-length": 1}}]},
          "policies[0]: invalid pattern"),
         ({"policies": [{"name": "p", "pattern": "", "definition": {"odd": 1}}]}, "'odd' is not"),
+        ({"policies": [{"name": "p", "pattern": "", "definition": {"max-length": 1},
+                        "priority": 1 << 40}]}, "policies[0]: priority"),
         ({"parameters": [{"component": "vhost-limits", "name": "limits", "value": {"odd": 1}}]},
          "unknown limit 'odd'"),
         ({"bindings": [{"source": "no", "destination": "q", "destination_type": "queue"}]},

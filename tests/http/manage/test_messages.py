@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
+import socket
 import threading
 import time
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import pika
 import pytest
@@ -249,6 +252,30 @@ def test_waiting_get_ends_with_its_queue(api, vhost, queue, leveret):
     other.http.close()
     # It was either there before the request, or it went away under it.
     assert time.monotonic() - began < 10 and answers in ([[]], [])
+
+
+def test_client_that_goes_away_while_it_waits_takes_nothing(api, vhost, queue, leveret, hub):
+    """`leveret consume`, interrupted: what comes a moment later must not be lost."""
+    held = hub.vhosts[vhost].queues[queue]
+    url = urlsplit(leveret.http_url)
+    body = json.dumps({"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto", "wait": 15})
+    login = base64.b64encode(b"guest:guest").decode()
+    with socket.create_connection((url.hostname or "", url.port or 0)) as sock:
+        sock.sendall(
+            f"POST /api/queues/{quote(vhost, safe='')}/{queue}/get HTTP/1.1\r\n"
+            f"Host: {url.netloc}\r\nAuthorization: Basic {login}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        wait_until(lambda: held._waiting_for_head)
+    publish(api, vhost, queue, "precious")
+    assert [one["payload"] for one in take(api, vhost, queue, wait=10)] == ["precious"]
+
+
+def wait_until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
 
 
 def test_get_reads_what_is_on_disk_only(tmp_path):
