@@ -1,0 +1,156 @@
+"""One message's life, how much history there is, and all of it as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pika
+import pytest
+
+from leveret.broker.users import hash_password
+from leveret.model.store import PermissionDefinition
+from tests.http.conftest import Served
+
+TRACED = ["published", "enqueued", "got", "requeued", "got", "acked"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traffic(stored_broker: Served) -> None:
+    def users(hub: Any) -> None:
+        hub.add_vhost("elsewhere")
+        for name, tags, vhost, read in (
+            ("outsider", ("management",), "elsewhere", ".*"),
+            ("blind", ("management",), "/", "^nothing$"),
+            ("reader", ("management",), "/", "^q$"),
+            ("watcher", ("monitoring",), "elsewhere", ".*"),
+        ):
+            hub.users.put_user(name, hash_password(name), tags)
+            hub.users.set_permission(PermissionDefinition(name, vhost, "", "", read))
+
+    stored_broker.on_loop(users)
+    with pika.BlockingConnection(pika.URLParameters(stored_broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        for number, body in enumerate((b"hello", b"\xff\x00")):
+            properties = pika.BasicProperties(message_id=f"m-{number}", delivery_mode=2)
+            channel.basic_publish("", "q", body, properties)
+        tag = channel.basic_get("q")[0].delivery_tag
+        channel.basic_nack(tag)
+        tag = channel.basic_get("q")[0].delivery_tag
+        channel.basic_ack(tag)
+        channel.basic_publish("", "q", b"again", pika.BasicProperties(message_id="m-1"))
+
+
+@pytest.fixture
+def api(stored_broker: Served) -> Iterator[httpx.Client]:
+    with stored_broker.client() as client:
+        yield client
+
+
+def test_trace_by_property_tells_the_whole_life(api: httpx.Client) -> None:
+    life = api.get("/api/trace?message_id=m-0").json()
+    assert [event["event"] for event in life["events"]] == TRACED
+    times = [event["time_ms"] for event in life["events"]]
+    assert times == sorted(times)
+    assert {event["user"] for event in life["events"]} == {"guest"}
+    assert {event["queue"] for event in life["events"][1:]} == {"q"}
+    message = life["message"]
+    assert (message["payload"], message["payload_encoding"]) == ("hello", "string")
+    assert (message["routing_key"], message["vhost"], message["exchange"]) == ("q", "/", "")
+    assert message["properties"]["message_id"] == "m-0"
+    assert api.get("/api/trace", params={"id": message["id"]}).json() == life
+
+
+def test_messages_of_one_message_id_are_told_together(api: httpx.Client) -> None:
+    life = api.get("/api/trace?message_id=m-1").json()
+    assert len({event["message"] for event in life["events"]}) == 2
+    assert life["message"]["payload_encoding"] == "base64"
+
+
+@pytest.mark.parametrize("query", ["id=999999", "message_id=m-", "message_id=m-0&vhost=elsewhere"])
+def test_what_is_not_there_is_404(api: httpx.Client, query: str) -> None:
+    assert api.get(f"/api/trace?{query}").status_code == 404
+
+
+@pytest.mark.parametrize("query", ["", "id=1&message_id=x", "id=0", "id=x", "message_id="])
+def test_senseless_question_is_400(api: httpx.Client, query: str) -> None:
+    assert api.get(f"/api/trace?{query}").status_code == 400
+
+
+def test_life_is_hidden_from_other_vhosts_and_body_from_who_may_not_read(
+    stored_broker: Served,
+) -> None:
+    with stored_broker.client("outsider") as client:
+        assert client.get("/api/trace?message_id=m-0").status_code == 404
+    with stored_broker.client("blind") as client:
+        assert "payload" not in client.get("/api/trace?message_id=m-0").json()["message"]
+    with stored_broker.client("reader") as client:
+        assert client.get("/api/trace?message_id=m-0").json()["message"]["payload"] == "hello"
+
+
+def test_size_and_range(api: httpx.Client) -> None:
+    history = api.get("/api/history").json()
+    assert history["mode"] == "full"
+    assert history["messages"] == 3
+    assert history["events"] >= len(TRACED)
+    assert 0 < history["size_bytes"] < history["limit_bytes"]
+    assert history["first_time"] <= history["last_time"]
+
+
+def test_broker_in_memory_keeps_no_history(broker: Served) -> None:
+    with broker.client() as client:
+        history = client.get("/api/history").json()
+        assert (history["mode"], history["messages"]) == ("memory", 0)
+        assert client.get("/api/trace?id=1").status_code == 404
+        answer = client.get("/api/history/ranges")
+        assert (answer.status_code, answer.json()["error"]) == (501, "not_implemented")
+
+
+def test_everything_as_arrow(api: httpx.Client) -> None:
+    pa = pytest.importorskip("pyarrow")
+    ranges = api.get("/api/history/ranges?table=events&count=1").json()
+    answer = api.get("/api/history/export?table=events&columns=event,message")
+    assert answer.headers["content-type"] == "application/vnd.apache.arrow.stream"
+    table = pa.ipc.open_stream(answer.content).read_all()
+    assert table.column_names == ["event", "message"]
+    assert table.num_rows == ranges["count"]["rows"]
+    first = ranges["messages"][0]
+    of_first = [row["event"] for row in table.to_pylist() if row["message"] == first]
+    assert of_first == TRACED
+
+
+@pytest.mark.parametrize(
+    "query", ["table=none", "table=events&columns=none", "table=events&from_id=x"]
+)
+def test_export_of_nonsense_is_400(api: httpx.Client, query: str) -> None:
+    pytest.importorskip("pyarrow")
+    answer = api.get(f"/api/history/export?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["reason"]
+
+
+def test_export_has_only_vhosts_that_the_user_may_read(stored_broker: Served) -> None:
+    pa = pytest.importorskip("pyarrow")
+    with stored_broker.client("watcher") as client:
+        answer = client.get("/api/history/export?table=messages")
+        assert answer.status_code == 200
+        assert pa.ipc.open_stream(answer.content).read_all().num_rows == 0
+
+
+def test_missing_pyarrow_is_said_in_a_sentence(
+    stored_broker: Served, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class WithoutArrow:
+        def ranges(self, *_: Any) -> Any:
+            raise ModuleNotFoundError("No module named 'pyarrow'")
+
+        export = ranges
+
+    monkeypatch.setattr(stored_broker.app.state.surroundings, "history", WithoutArrow())
+    for path in ("ranges", "export?table=events"):
+        answer = api.get(f"/api/history/{path}")
+        assert answer.status_code == 501
+        assert "pip install 'leveret[spark]'" in answer.json()["reason"]

@@ -1,0 +1,111 @@
+"""The live stream: views that renew themselves, with the rights of whoever looks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from http_admin.routes.live import MOST_STREAMS, MOST_VIEWS
+from tests.http.conftest import Served
+
+
+def _views(answer: httpx.Response) -> Iterator[dict[str, Any]]:
+    event = ""
+    for line in answer.iter_lines():
+        if line.startswith("event: "):
+            event = line[7:]
+        elif line.startswith("data: "):
+            assert event == "view"
+            yield json.loads(line[6:])
+
+
+def _open_streams(broker: Served) -> int:
+    return sum(broker.app.state.surroundings.streams.values())
+
+
+def _wait_until_closed(broker: Served) -> None:
+    deadline = time.monotonic() + 10
+    while _open_streams(broker):
+        assert time.monotonic() < deadline, "a stream outlived its client"
+        time.sleep(0.02)
+
+
+def test_views_come_at_once_and_again(broker: Served, api: httpx.Client) -> None:
+    params = [("view", "/api/whoami"), ("view", "/api/queues?page=1&name=e%25")]
+    with api.stream("GET", "/api/stream", params=params) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        views = _views(answer)
+        first, second = next(views), next(views)
+        assert first["path"] == "/api/whoami"
+        assert (first["status"], first["body"]["name"]) == (200, "guest")
+        assert second["path"] == "/api/queues?page=1&name=e%25"
+        assert second["body"]["total_count"] == 0
+        with broker.client() as other:
+            assert other.put("/api/queues/%2F/live%25", json={}).status_code == 201
+        next(views)
+        again = next(views)
+        assert [row["name"] for row in again["body"]["items"]] == ["live%"]
+        assert _open_streams(broker) == 1
+    _wait_until_closed(broker)
+
+
+def test_a_view_that_fails_says_so(api: httpx.Client) -> None:
+    params = [("view", "/api/queues/%2F/none"), ("view", "/api/nothing"), ("view", "/api/docs")]
+    with api.stream("GET", "/api/stream", params=params) as answer:
+        views = _views(answer)
+        missing, unknown, page = next(views), next(views), next(views)
+    assert (missing["status"], missing["body"]["reason"]) == (404, "Not Found")
+    assert unknown["status"] == 404
+    assert (page["status"], page["body"]) == (200, None)
+
+
+def test_a_view_has_the_rights_of_the_user(broker: Served, api: httpx.Client) -> None:
+    body = {"password": "small", "tags": "management"}
+    assert api.put("/api/users/small", json=body).status_code == 201
+    with (
+        broker.client("small") as small,
+        small.stream("GET", "/api/stream?view=/api/users&view=/api/overview") as answer,
+    ):
+        views = _views(answer)
+        assert next(views)["status"] == 403
+        assert next(views)["body"]["object_totals"]["queues"] == 0
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/metrics", "api/whoami", "http://elsewhere/api/", "/api/stream?view=/api/x",
+             "/api/history/export?table=events"]
+)  # fmt: skip
+def test_only_paths_of_the_api_that_end(api: httpx.Client, path: str) -> None:
+    answer = api.get("/api/stream", params={"view": path})
+    assert answer.status_code == 400
+    assert "view" in answer.json()["reason"]
+
+
+def test_views_and_streams_are_bounded(broker: Served, api: httpx.Client) -> None:
+    too_many = [("view", "/api/whoami")] * (MOST_VIEWS + 1)
+    assert api.get("/api/stream", params=too_many).status_code == 400
+    assert api.get("/api/stream").status_code == 400
+    streams = broker.app.state.surroundings.streams
+    streams["guest"] = MOST_STREAMS
+    try:
+        assert api.get("/api/stream?view=/api/whoami").status_code == 429
+    finally:
+        del streams["guest"]
+
+
+def test_stream_ends_with_the_session(broker: Served) -> None:
+    with broker.client(None) as web:
+        login = {"username": "guest", "password": "guest"}
+        csrf = web.post("/api/login", json=login).json()["csrf"]
+        with web.stream("GET", "/api/stream?view=/api/whoami") as answer:
+            views = _views(answer)
+            assert next(views)["status"] == 200
+            signed_out = web.post("/api/logout", headers={"X-CSRF-Token": csrf})
+            assert signed_out.status_code == 204
+            assert [view["status"] for view in views] == [401]
+    _wait_until_closed(broker)

@@ -1,0 +1,145 @@
+"""Prometheus: names that dashboards ask for, and numbers that agree with what happened."""
+
+from __future__ import annotations
+
+import httpx
+import pika
+import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from tests.http.conftest import Served
+
+# What the official RabbitMQ overview dashboard asks for.
+WANTED = {
+    "rabbitmq_identity_info", "rabbitmq_build_info", "rabbitmq_connections", "rabbitmq_channels",
+    "rabbitmq_queues", "rabbitmq_connections_opened_total", "rabbitmq_connections_closed_total",
+    "rabbitmq_channels_opened_total", "rabbitmq_channels_closed_total",
+    "rabbitmq_queues_declared_total", "rabbitmq_queues_created_total",
+    "rabbitmq_queues_deleted_total", "rabbitmq_queue_messages_ready",
+    "rabbitmq_queue_messages_unacked", "rabbitmq_process_resident_memory_bytes",
+    "rabbitmq_resident_memory_limit_bytes", "rabbitmq_disk_space_available_bytes",
+    "rabbitmq_disk_space_available_limit_bytes", "rabbitmq_process_open_fds",
+    "rabbitmq_process_max_fds", "rabbitmq_erlang_uptime_seconds", "rabbitmq_global_publishers",
+    "rabbitmq_global_consumers", "rabbitmq_global_messages_received_total",
+    "rabbitmq_global_messages_received_confirm_total", "rabbitmq_global_messages_confirmed_total",
+    "rabbitmq_global_messages_routed_total", "rabbitmq_global_messages_unroutable_dropped_total",
+    "rabbitmq_global_messages_unroutable_returned_total",
+    "rabbitmq_global_messages_delivered_total",
+    "rabbitmq_global_messages_delivered_consume_auto_ack_total",
+    "rabbitmq_global_messages_delivered_consume_manual_ack_total",
+    "rabbitmq_global_messages_delivered_get_auto_ack_total",
+    "rabbitmq_global_messages_delivered_get_manual_ack_total",
+    "rabbitmq_global_messages_get_empty_total", "rabbitmq_global_messages_redelivered_total",
+    "rabbitmq_global_messages_acknowledged_total",
+    "rabbitmq_global_messages_dead_lettered_rejected_total",
+    "rabbitmq_global_messages_dead_lettered_expired_total",
+    "rabbitmq_global_messages_dead_lettered_maxlen_total",
+    "rabbitmq_global_messages_dead_lettered_delivery_limit_total",
+    "rabbitmq_global_messages_dead_lettered_confirmed_total",
+}  # fmt: skip
+OWN = {
+    "leveret_oldest_ready_age_seconds", "leveret_oldest_unacked_age_seconds",
+    "leveret_store_backlog_bytes", "leveret_history_bytes", "leveret_alarm",
+}  # fmt: skip
+WEIRD = 'we"ird\\{}'
+PER_QUEUE = {
+    "rabbitmq_queue_messages", "rabbitmq_queue_messages_ready", "rabbitmq_queue_messages_unacked",
+    "rabbitmq_queue_consumers", "rabbitmq_queue_messages_bytes",
+    "rabbitmq_queue_head_message_timestamp", "leveret_queue_oldest_ready_age_seconds",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traffic(broker: Served) -> None:
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare(WEIRD)
+        channel.confirm_delivery()
+        for _ in range(5):
+            channel.basic_publish("", WEIRD, b"12345678")
+        method, _, _ = channel.basic_get(WEIRD)
+        channel.basic_ack(method.delivery_tag)
+        channel.basic_get(WEIRD)
+
+
+def _samples(text: str) -> dict[str, float]:
+    """Sums over labels."""
+    found: dict[str, float] = {}
+    for family in parse_text(text):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0) + sample.value
+    return found
+
+
+def test_all_names_of_the_dashboard_are_there(broker: Served) -> None:
+    with broker.client(None) as anybody:
+        answer = anybody.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert _samples(answer.text).keys() >= WANTED | OWN
+
+
+def test_numbers_are_those_of_the_traffic(api: httpx.Client) -> None:
+    samples = _samples(api.get("/metrics").text)
+    expected = {
+        "rabbitmq_queues": 1,
+        "rabbitmq_queue_messages_ready": 4,
+        "rabbitmq_queue_messages_unacked": 0,
+        "rabbitmq_connections_opened_total": 1,
+        "rabbitmq_global_messages_received_total": 5,
+        "rabbitmq_global_messages_routed_total": 5,
+        "rabbitmq_global_messages_confirmed_total": 5,
+        "rabbitmq_global_messages_delivered_total": 2,
+        "rabbitmq_global_messages_delivered_get_manual_ack_total": 2,
+        "rabbitmq_global_messages_acknowledged_total": 1,
+    }
+    assert {name: samples[name] for name in expected} == expected
+
+
+def test_identity_names_the_endpoint(api: httpx.Client) -> None:
+    for path, endpoint in (
+        ("/metrics", "aggregated"),
+        ("/metrics/per-object", "per-object"),
+        ("/metrics/detailed", "detailed"),
+    ):
+        [identity] = [
+            sample
+            for family in parse_text(api.get(path).text)
+            for sample in family.samples
+            if sample.name == "rabbitmq_identity_info"
+        ]
+        assert identity.labels["rabbitmq_endpoint"] == endpoint
+        assert identity.labels["rabbitmq_cluster"] == api.get("/api/cluster-name").json()["name"]
+
+
+def test_prometheus_gets_openmetrics_when_it_asks(api: httpx.Client) -> None:
+    wanted = {"accept": "application/openmetrics-text; version=1.0.0"}
+    answer = api.get("/metrics", headers=wanted)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    names = {family.name for family in parse_openmetrics(answer.text)}
+    assert "rabbitmq_global_messages_received" in names
+
+
+def test_per_object_has_a_sample_per_queue(api: httpx.Client) -> None:
+    families = list(parse_text(api.get("/metrics/per-object").text))
+    rows = {
+        sample.name: sample
+        for family in families
+        for sample in family.samples
+        if sample.labels.get("queue") == WEIRD
+    }
+    assert rows.keys() >= PER_QUEUE
+    assert rows["rabbitmq_queue_messages_bytes"].value == 32
+    assert rows["rabbitmq_queue_messages_published_total"].value == 5
+
+
+def test_detailed_has_the_families_and_vhosts_asked_for(api: httpx.Client) -> None:
+    families = [("family", "queue_coarse_metrics"), ("family", "queue_consumer_count")]
+    names = _samples(api.get("/metrics/detailed", params=families).text).keys()
+    assert "rabbitmq_detailed_queue_messages_ready" in names
+    assert "rabbitmq_detailed_queue_consumers" in names
+    assert "rabbitmq_detailed_queue_messages_bytes" not in names
+    elsewhere = api.get("/metrics/detailed", params=[*families, ("vhost", "elsewhere")])
+    assert "rabbitmq_detailed_queue_messages_ready{" not in elsewhere.text

@@ -1,0 +1,229 @@
+"""Signing in: cookies, CSRF, expiry, throttling; and what protects every answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+import leveret
+from http_admin.auth import ABSOLUTE_SECONDS, IDLE_SECONDS, TRIES_PER_MINUTE
+from http_admin.guard import Hosts
+from leveret.model.clock import ManualClock
+
+LOGIN = {"username": "guest", "password": "guest"}
+QUEUE = "/api/queues/%2F/q"
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(clock: ManualClock) -> AsyncIterator[leveret.Broker]:
+    settings = leveret.in_process_settings(http_enabled=True)
+    async with leveret.Broker(settings, clock) as broker:
+        await broker.http_ready()
+        yield broker
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def web(running: leveret.Broker) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser: no credentials of its own, but it keeps cookies."""
+    async with httpx.AsyncClient(base_url=running.http_url, verify=False) as client:
+        yield client
+
+
+async def _sign_in(web: httpx.AsyncClient) -> dict[str, Any]:
+    answer = await web.post("/api/login", json=LOGIN)
+    assert answer.status_code == 200
+    identity: dict[str, Any] = answer.json()
+    return identity
+
+
+async def test_sign_in_sets_a_guarded_cookie(web: httpx.AsyncClient) -> None:
+    answer = await web.post("/api/login", json=LOGIN)
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and "Path=/" in cookie
+    assert "Secure" not in cookie  # the test speaks plain HTTP
+    assert answer.json()["tags"] == ["administrator"]
+    assert (await web.get("/api/whoami")).json() == answer.json()
+
+
+async def test_sign_in_takes_a_form_as_rabbitmq_does(web: httpx.AsyncClient) -> None:
+    assert (await web.post("/api/login", data=LOGIN)).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"username": "guest"}', b'{"username": 1}'])
+async def test_senseless_sign_in_is_refused(web: httpx.AsyncClient, body: bytes) -> None:
+    assert (await web.post("/api/login", content=body)).status_code == 400
+
+
+async def test_every_sign_in_makes_a_new_session_and_ends_the_old(web: httpx.AsyncClient) -> None:
+    await _sign_in(web)
+    old = dict(web.cookies)
+    await _sign_in(web)
+    assert dict(web.cookies) != old
+    assert (await _asked_with(web, old)).status_code == 401
+
+
+async def _asked_with(web: httpx.AsyncClient, cookies: dict[str, str]) -> httpx.Response:
+    header = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    web.cookies.clear()
+    return await web.get("/api/whoami", headers={"cookie": header})
+
+
+async def test_sign_out_ends_the_session_on_the_server(web: httpx.AsyncClient) -> None:
+    identity = await _sign_in(web)
+    old = dict(web.cookies)
+    answer = await web.post("/api/logout", headers={"X-CSRF-Token": identity["csrf"]})
+    assert answer.status_code == 204
+    assert not web.cookies
+    assert (await _asked_with(web, old)).status_code == 401
+
+
+async def test_changes_need_the_token(web: httpx.AsyncClient) -> None:
+    identity = await _sign_in(web)
+    assert (await web.put(QUEUE, json={})).status_code == 403
+    wrong = {"X-CSRF-Token": "é".encode()}
+    assert (await web.put(QUEUE, json={}, headers=wrong)).status_code == 403
+    assert (await web.get(QUEUE)).status_code == 404
+    right = {"X-CSRF-Token": identity["csrf"]}
+    assert (await web.put(QUEUE, json={}, headers=right)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+async def test_changes_from_elsewhere_are_refused_even_with_a_password(
+    web: httpx.AsyncClient, headers: dict[str, str]
+) -> None:
+    answer = await web.put(QUEUE, json={}, headers=headers, auth=("guest", "guest"))
+    assert answer.status_code == 403
+    assert (await web.post("/api/login", json=LOGIN, headers=headers)).status_code == 403
+
+
+async def test_changes_from_our_own_page_pass(web: httpx.AsyncClient) -> None:
+    headers = {"Origin": str(web.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
+    answer = await web.put(f"{QUEUE}2", json={}, headers=headers, auth=("guest", "guest"))
+    assert answer.status_code == 201
+
+
+async def test_silence_ends_a_session(web: httpx.AsyncClient, clock: ManualClock) -> None:
+    await _sign_in(web)
+    clock.advance(IDLE_SECONDS - 1)
+    assert (await web.get("/api/whoami")).status_code == 200
+    clock.advance(IDLE_SECONDS + 1)
+    assert (await web.get("/api/whoami")).status_code == 401
+
+
+async def test_no_session_outlives_a_working_day(
+    web: httpx.AsyncClient, clock: ManualClock
+) -> None:
+    await _sign_in(web)
+    passed = 0.0
+    while passed + IDLE_SECONDS / 2 <= ABSOLUTE_SECONDS:
+        clock.advance(IDLE_SECONDS / 2)
+        passed += IDLE_SECONDS / 2
+        assert (await web.get("/api/whoami")).status_code == 200
+    clock.advance(1)
+    assert (await web.get("/api/whoami")).status_code == 401
+
+
+async def test_guessing_is_slowed_down_for_the_guesser_only(
+    web: httpx.AsyncClient, clock: ManualClock
+) -> None:
+    wrong = ("guest", "wrong")
+    for _ in range(TRIES_PER_MINUTE):
+        assert (await web.get("/api/whoami", auth=wrong)).status_code == 401
+    answer = await web.post("/api/login", json=LOGIN)
+    assert answer.status_code == 429
+    assert "wait" in answer.json()["reason"]
+    assert (await web.get("/api/whoami", auth=("other", "x"))).status_code == 401
+    clock.advance(61)
+    assert (await web.post("/api/login", json=LOGIN)).status_code == 200
+
+
+async def test_deleted_user_is_signed_out(web: httpx.AsyncClient) -> None:
+    admin = httpx.BasicAuth("guest", "guest")
+    body = {"password": "p", "tags": "management"}
+    assert (await web.put("/api/users/short", json=body, auth=admin)).status_code == 201
+    await web.post("/api/login", json={"username": "short", "password": "p"})
+    cookies = dict(web.cookies)
+    assert (await web.get("/api/whoami")).json()["name"] == "short"
+    assert (await web.delete("/api/users/short", auth=admin)).status_code == 204
+    assert (await _asked_with(web, cookies)).status_code == 401
+
+
+@pytest.mark.parametrize("given", ["Basic", "Basic !!!", "Basic Z3Vlc3Q=", "Bearer x", "x"])
+async def test_malformed_credentials_are_401(web: httpx.AsyncClient, given: str) -> None:
+    answer = await web.get("/api/whoami", headers={"authorization": given})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Basic")
+
+
+async def test_a_page_is_not_asked_for_a_password_by_the_browser(web: httpx.AsyncClient) -> None:
+    answer = await web.get("/api/whoami", headers={"sec-fetch-mode": "cors"})
+    assert answer.status_code == 401
+    assert "www-authenticate" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", "/api/whoami", "/api/nope", "/metrics"])
+async def test_every_answer_carries_the_security_headers(web: httpx.AsyncClient, path: str) -> None:
+    headers = (await web.get(path)).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    if not path.startswith(("/nope", "/a", "/m")):
+        assert headers["cache-control"] == "no-cache" or headers["cache-control"] == "no-store"
+    if path.startswith(("/api", "/metrics")):
+        assert headers["cache-control"] == "no-store"
+
+
+async def test_foreign_host_is_refused_on_loopback(web: httpx.AsyncClient) -> None:
+    answer = await web.get("/api/whoami", headers={"host": "evil.example:15672"})
+    assert answer.status_code == 400
+    assert "x-content-type-options" in answer.headers
+    answer = await web.get(
+        "/api/whoami", headers={"host": "localhost:15672"}, auth=("guest", "guest")
+    )
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("bound", "header", "accepted"),
+    [
+        ("127.0.0.1", "127.0.0.1:15672", True),
+        ("127.0.0.1", "localhost", True),
+        ("127.0.0.1", "LOCALHOST:1", True),
+        ("127.0.0.1", "localhost.:1", True),
+        ("127.0.0.1", "[::1]:15672", True),
+        ("127.0.0.1", "leveret.localhost:1", True),
+        ("127.0.0.1", None, True),
+        ("127.0.0.1", "127.0.0.1.evil.example", False),
+        ("127.0.0.1", "localhost.evil.example", False),
+        ("127.0.0.1", "192.168.0.1", False),
+        ("127.0.0.1", "[bad", False),
+        ("::1", "evil.example", False),
+        ("localhost", "evil.example", False),
+        ("0.0.0.0", "broker.example:15672", True),
+        ("192.168.0.1", "broker.example", True),
+    ],
+)
+async def test_hosts(bound: str, header: str | None, accepted: bool) -> None:
+    assert Hosts(bound).accept(header) is accepted
