@@ -29,6 +29,11 @@ class WriteBackDisk:
         self.place = place
         self._process = process
 
+    def mark(self, number: int) -> None:
+        """Note in the record how far we are."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"mark {number}\n".encode())
+
     async def fail(self, mode: Mode, seed: int) -> int:
         """Cut the power; how many writes were not synced."""
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -38,10 +43,12 @@ class WriteBackDisk:
 
 
 @asynccontextmanager
-async def write_back_disk(place: Path) -> AsyncIterator[WriteBackDisk]:
+async def write_back_disk(place: Path, record: Path | None = None) -> AsyncIterator[WriteBackDisk]:
+    """`record`: a file that gets everything that happens, for `crash_states`."""
     os.makedirs(place)
+    options = (str(record),) if record else ()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.torture.writeback_fs", str(place),
+        sys.executable, "-m", "tests.torture.writeback_fs", str(place), *options,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -52,9 +59,7 @@ async def write_back_disk(place: Path) -> AsyncIterator[WriteBackDisk]:
     finally:
         end_leftovers()
         unmount(place)
-        if process.returncode is None:
-            process.terminate()
-        await process.communicate()
+        await process.communicate()  # without a mount it ends by itself, its record written
 
 
 async def cut_the_power(

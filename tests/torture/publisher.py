@@ -14,11 +14,14 @@ from tests.torture.client import PROPERTIES, Client, ConnectionGone
 class Publisher:
     """Writes what it sends and what is confirmed into the ledger; counts nacks."""
 
-    def __init__(self, ledger: Ledger, queue: str, number: int, size: int = 1024) -> None:
+    def __init__(
+        self, ledger: Ledger, queue: str, number: int, size: int = 1024, declare: bool = True
+    ) -> None:
         self._ledger = ledger
         self._queue = queue
         self._number = number
         self._size = size
+        self._declare = declare
         self._lowest = 1
         self._tag = 0
         self._changed = asyncio.Event()
@@ -31,7 +34,8 @@ class Publisher:
         self.open.clear()
         self._lowest, self._tag = 1, 0
         self.client = await Client.connect(address, on_confirm=self._decided)
-        await self.client.declare(self._queue)
+        if self._declare:
+            await self.client.declare(self._queue)
         await self.client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
 
     def _decided(self, tag: int, multiple: bool, accepted: bool) -> None:

@@ -5,14 +5,18 @@ list of writes that no fsync has covered yet, in order. A file's content becomes
 the file, a name by fsync of its directory. `fail(mode)` is the power failure: the disk's view, plus
 the part of the unsynced writes that the mode lets through, becomes the only view.
 
-Runs as a process of its own: `python -m tests.torture.writeback_fs MOUNTPOINT`; lines on standard
-input (`fail MODE SEED`) are answered on standard output. The power fails only when the programs
+Runs as a process of its own: `python -m tests.torture.writeback_fs MOUNTPOINT [RECORD]`; lines on
+standard input (`fail MODE SEED`) are answered on standard output. With RECORD everything that
+happens is also written there, a JSON value per line, with marks (`mark N`) in between: `replay` can
+then bring a disk to any moment of the run. The power fails only when the programs
 that wrote are dead, so the thread that reads the commands meets no call of FUSE's.
 """
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 import random
 import stat
 import sys
@@ -21,7 +25,7 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
-from typing import Any
+from typing import Any, TextIO
 
 import mfusepy
 
@@ -104,6 +108,29 @@ class Disk:
         kept = {p: f for p, f in self.durable_names.items() if _parent(p) != directory}
         self.durable_names = {**kept, **inside}
 
+    def copy(self) -> Disk:
+        """Another disk in the same state."""
+        other = Disk()
+        files: dict[int, File] = {}
+
+        def twin(file: File) -> File:
+            if file.number not in files:
+                files[file.number] = File(
+                    file.number, file.seen[:], file.durable[:], file.is_directory, file.changed
+                )
+            return files[file.number]
+
+        other.names = {path: twin(file) for path, file in self.names.items()}
+        other.durable_names = {path: twin(file) for path, file in self.durable_names.items()}
+        other.unsynced = [Write(twin(one.file), one.offset, one.data) for one in self.unsynced]
+        return other
+
+    def remove(self, path: str) -> None:
+        del self.names[path]
+
+    def rename(self, old: str, new: str) -> None:
+        self.names[new] = self.names.pop(old)
+
     def fail(self, mode: Mode, chance: random.Random) -> None:
         """The power goes and comes back."""
         survivors = self._survivors(mode, chance)
@@ -133,13 +160,72 @@ class Disk:
         return [*self.unsynced[:last], *rest]
 
 
+class Recorder(Disk):
+    """A disk that keeps a list of what was done to it."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__()
+        self._out = file
+
+    def note(self, *what: object) -> None:
+        self._out.write(json.dumps(what) + "\n")
+
+    def make(self, path: str, is_directory: bool = False) -> File:
+        made = super().make(path, is_directory)
+        self.note("make", path, is_directory)
+        return made
+
+    def write(self, file: File, offset: int, data: bytes) -> None:
+        super().write(file, offset, data)
+        self.note("write", file.number, offset, base64.b64encode(data).decode())
+
+    def sync(self, file: File) -> None:
+        super().sync(file)
+        self.note("sync", file.number)
+
+    def sync_names(self, directory: str) -> None:
+        super().sync_names(directory)
+        self.note("sync_names", directory)
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self.note("remove", path)
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        self.note("rename", old, new)
+
+
+class Replay:
+    """Brings a fresh disk from one recorded step to the next."""
+
+    def __init__(self) -> None:
+        self.disk = Disk()
+        self.mark = 0
+        self._files = {1: self.disk.names["/"]}
+
+    def step(self, what: list[Any]) -> None:
+        name, *rest = what
+        if name == "make":
+            made = self.disk.make(*rest)
+            self._files[made.number] = made
+        elif name == "write":
+            self.disk.write(self._files[rest[0]], rest[1], base64.b64decode(rest[2]))
+        elif name == "sync":
+            self.disk.sync(self._files[rest[0]])
+        elif name == "mark":
+            self.mark = rest[0]
+        else:
+            getattr(self.disk, name)(*rest)
+
+
 class WriteBack(mfusepy.Operations):
     """FUSE's calls, one at a time."""
 
     use_ns = True
 
-    def __init__(self) -> None:
-        self.disk = Disk()
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
         self._open: dict[int, File] = {}
         self._handles = count(1)
 
@@ -203,14 +289,14 @@ class WriteBack(mfusepy.Operations):
 
     def unlink(self, path: str) -> int:
         self._file(path)
-        del self.disk.names[path]
+        self.disk.remove(path)
         return 0
 
     rmdir = unlink
 
     def rename(self, old: str, new: str, flags: int = 0) -> int:
-        self.disk.names[new] = self._file(old)
-        del self.disk.names[old]
+        self._file(old)
+        self.disk.rename(old, new)
         return 0
 
     def statfs(self, path: str) -> dict[str, int]:
@@ -240,7 +326,12 @@ def _resize(content: bytearray, size: int) -> None:
 
 def _obey(operations: WriteBack) -> None:
     for line in sys.stdin:
-        _, mode, seed = line.split()
+        name, *rest = line.split()
+        if name == "mark":
+            if isinstance(operations.disk, Recorder):
+                operations.disk.note("mark", int(rest[0]))
+            continue
+        mode, seed = rest
         unsynced = len(operations.disk.unsynced)
         operations.disk.fail(Mode(mode), random.Random(int(seed)))
         sys.stdout.write(f"failed {unsynced}\n")
@@ -248,12 +339,15 @@ def _obey(operations: WriteBack) -> None:
 
 
 def main() -> None:
-    operations = WriteBack()
+    record = open(sys.argv[2], "w", encoding="ascii") if len(sys.argv) > 2 else None  # noqa: SIM115
+    operations = WriteBack(Recorder(record) if record else Disk())
     threading.Thread(target=_obey, args=(operations,), daemon=True).start()
     mfusepy.FUSE(
         operations, sys.argv[1], foreground=True, nothreads=True, fsname="leveret-torture",
         hard_remove=True, attr_timeout=0, entry_timeout=0, negative_timeout=0,
     )  # fmt: skip
+    if record:
+        record.close()
 
 
 if __name__ == "__main__":
