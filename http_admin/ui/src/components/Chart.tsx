@@ -33,7 +33,7 @@ function options(props: ChartProps, width: number, height: number, onHover: (ind
     height,
     legend: { show: false },
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
-    scales: { y: { range: (_plot, _min, max) => [0, Math.max(1, (max ?? 0) * 1.1)] } },
+    scales: { x: { range: (_plot, min, max) => span(min, max) }, y: { range: (_plot, _min, max) => [0, Math.max(1, (max ?? 0) * 1.1)] } },
     axes: [
       { ...axis, size: 30, space: 70, values: (_plot, ticks) => ticks.map(clock) },
       { ...axis, size: 48, space: 34, values: (_plot, ticks) => ticks.map((tick) => compact(tick)) },
@@ -41,6 +41,12 @@ function options(props: ChartProps, width: number, height: number, onHover: (ind
     series: [{}, ...props.lines.map((line) => lineStyle(line, props.lines.length === 1))],
     hooks: { setCursor: [(plot) => onHover(plot.cursor.idx ?? null)] },
   };
+}
+
+/** No sample, or a single one, has no width of its own: the minute before it is shown. */
+function span(min: number | null, max: number | null): [number, number] {
+  const end = max ?? Date.now() / 1000;
+  return min === null || min === max ? [end - 60, end] : [min, end];
 }
 
 function lineStyle(line: Line, alone: boolean): uPlot.Series {

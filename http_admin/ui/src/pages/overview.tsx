@@ -14,7 +14,9 @@ import { rangeOf, sampleQuery } from '../lib/series';
 import { homeVhost, mayMonitor, useScope } from '../lib/session';
 import { amqpUrl, publishSnippet } from '../lib/snippets';
 
-const PILE_QUERY = 'page=1&page_size=8&sort=messages&sort_reverse=true';
+const MOST_PILES = 8;
+// More than are shown: logs are left out, since their records stay after reading.
+const PILE_QUERY = 'page=1&page_size=40&sort=messages&sort_reverse=true';
 
 interface Health {
   tone: 'good' | 'warn' | 'bad';
@@ -32,7 +34,7 @@ function verdict(nodes: readonly Node[] | undefined, piles: readonly Queue[], ch
   // Who may not see the nodes still learns of an alarm from the health check.
   if (alarms.length === 0 && check?.status === 503) alarms.push(check.message);
   if (alarms.length > 0) return { tone: 'bad', title: plural(alarms.length, 'alarm'), detail: alarms.join(' ') };
-  const left = piles.filter((queue) => (queue.messages_ready ?? 0) > 0 && (queue.consumers ?? 0) === 0 && queue.type !== 'stream');
+  const left = piles.filter((queue) => (queue.messages_ready ?? 0) > 0 && (queue.consumers ?? 0) === 0);
   if (left.length > 0) {
     const names = left.slice(0, 3).map((queue) => queue.name).join(', ');
     const more = left.length > 3 ? ` and ${left.length - 3} more` : '';
@@ -62,7 +64,7 @@ const PILE_COLUMNS: readonly Column<Queue>[] = [
 ];
 
 function Piles({ queues }: { queues: readonly Queue[] }) {
-  const waiting = queues.filter((queue) => (queue.messages ?? 0) > 0);
+  const waiting = queues.filter((queue) => (queue.messages ?? 0) > 0).slice(0, MOST_PILES);
   return (
     <Card title="Where messages wait" testid="piles" aside={<a href={href(['queues'], { sort: 'messages_ready', desc: 1 })}>All queues</a>}>
       {waiting.length === 0 ? (
@@ -134,7 +136,7 @@ export function OverviewPage() {
   const alarms = useLive<unknown>('/api/health/checks/alarms');
   const data = overview.data;
   if (data === undefined) return overview.error ? <ErrorNote error={overview.error} /> : <Loading />;
-  const queues = piles.data?.items ?? [];
+  const queues = (piles.data?.items ?? []).filter((queue) => queue.type !== 'stream');
   return (
     <>
       <PageHead title="Overview" sub={data.cluster_name} />
