@@ -1,0 +1,84 @@
+"""Connections and channels: who is there, what they do, and cutting one off."""
+
+from __future__ import annotations
+
+import pika.exceptions
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.dashboard import Dashboard, until
+from tests.browser.world import SHOP
+
+
+def _is_cut_off(connection: pika.BlockingConnection) -> bool:
+    try:
+        connection.process_data_events(0)
+    except pika.exceptions.AMQPConnectionError:
+        return True
+    return False
+
+
+def _listed(tab: Dashboard, name: str) -> bool:
+    return any(one["user_provided_name"] == name for one in tab.api.get("connections"))
+
+
+def test_a_client_shows_up_with_its_name_and_channels(tab: Dashboard) -> None:
+    tab.open("connections")
+    tab.test_id("filter").fill("")
+    table = tab.test_id("connections")
+    for name in ("shop-web", "worker", "log-reader"):
+        expect(table).to_contain_text(name)
+    table.get_by_role("link", name="worker").click()
+    expect(tab.heading("worker")).to_be_visible()
+    tab.test_id("connection-channels").get_by_role("link").first.click()
+    expect(tab.test_id("consumers")).to_contain_text("worker on orders.eu")
+    expect(tab.page.locator("main")).to_contain_text("Prefetch")
+
+
+@pytest.mark.parametrize("place", ["list", "connection", "channel"])
+def test_close_a_connection(tab: Dashboard, place: str) -> None:
+    name = f"victim from the {place}"
+    connection = tab.world.connect(SHOP, name)
+    channel = connection.channel()
+    channel.queue_declare("", exclusive=True)
+    until(lambda: _listed(tab, name), "the connection")
+    tab.open("connections")
+    if place == "list":
+        tab.press(f"Close {name}")
+    else:
+        tab.test_id("connections").get_by_role("link", name=name).click()
+        if place == "channel":
+            tab.test_id("connection-channels").get_by_role("link").first.click()
+            tab.press("Close its connection")
+        else:
+            tab.press("Close connection")
+    tab.confirm(f"{name} is cut off with its 1 channel")
+    tab.says("Connection closed")
+    until(lambda: _is_cut_off(connection), "the end of the connection")
+    assert not _listed(tab, name)
+    if place == "list":
+        expect(tab.test_id("connections")).not_to_contain_text(name)
+
+
+def test_a_new_client_appears_without_a_reload(tab: Dashboard) -> None:
+    tab.enter(SHOP)
+    tab.open("connections")
+    expect(tab.test_id("connections")).to_contain_text("worker")
+    expect(tab.test_id("live")).to_contain_text("Live")
+    connection = tab.world.connect(SHOP, "newcomer")
+    expect(tab.test_id("connections")).to_contain_text("newcomer")
+    connection.close()
+    expect(tab.test_id("connections")).not_to_contain_text("newcomer")
+
+
+def test_pausing_stops_the_stream(tab: Dashboard) -> None:
+    tab.open("connections")
+    expect(tab.test_id("connections")).to_contain_text("worker")
+    tab.test_id("live").click()
+    expect(tab.test_id("live")).to_contain_text("Paused")
+    connection = tab.world.connect(SHOP, "unseen")
+    until(lambda: _listed(tab, "unseen"))
+    expect(tab.test_id("connections")).not_to_contain_text("unseen")
+    tab.test_id("live").click()
+    expect(tab.test_id("connections")).to_contain_text("unseen")
+    connection.close()

@@ -1,0 +1,136 @@
+"""Exchanges: declare, bind, publish, delete; the routing picture lights a dry run's way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.dashboard import Dashboard, until
+from tests.browser.world import SHOP
+
+
+@pytest.fixture
+def vhost(tab: Dashboard) -> Iterator[str]:
+    with tab.own_vhost("exchange tests") as name:
+        tab.api.put("exchanges", name, "in", body={"type": "topic"})
+        tab.api.put("queues", name, "here")
+        tab.enter(name)
+        yield name
+
+
+def test_declare(tab: Dashboard, vhost: str) -> None:
+    tab.open("exchanges")
+    tab.page.get_by_role("link", name="Declare exchange").click()
+    form = tab.test_id("declare-exchange")
+    form.get_by_label("Name required").fill("news")
+    form.get_by_label("Type").select_option("headers")
+    form.get_by_label("Alternate exchange").fill("in")
+    form.get_by_label("Internal").check()
+    tab.press("Declare exchange", form)
+    expect(tab.heading("news")).to_be_visible()
+    found = tab.api.get("exchanges", vhost, "news")
+    assert (found["type"], found["internal"], found["durable"]) == ("headers", True, True)
+    assert found["arguments"] == {"alternate-exchange": "in"}
+
+
+def test_bind_to_a_queue_and_to_an_exchange_and_unbind(tab: Dashboard, vhost: str) -> None:
+    tab.open("exchanges", vhost, "in", query="tab=bindings")
+    form = tab.test_id("bind")
+    form.get_by_label("Name of the queue").fill("here")
+    form.get_by_label("Routing key").fill("a.*")
+    tab.press("Bind", form)
+    expect(tab.test_id("bindings-destination")).to_contain_text("a.*")
+    form.get_by_label("Bind to a").select_option("exchange")
+    form.get_by_label("Name of the exchange").fill("amq.fanout")
+    tab.press("Bind", form)
+    expect(tab.test_id("bindings-destination").locator("tbody tr")).to_have_count(2)
+    source = tab.api.get("exchanges", vhost, "in", "bindings", "source")
+    assert {(one["destination"], one["routing_key"]) for one in source} == {
+        ("here", "a.*"),
+        ("amq.fanout", ""),
+    }
+    tab.press("Unbind here from in")
+    tab.confirm("in will no longer send messages with key a.* to here")
+    until(lambda: len(tab.api.get("exchanges", vhost, "in", "bindings", "source")) == 1)
+    expect(tab.test_id("bindings-destination")).not_to_contain_text("a.*")
+
+
+def test_publish_says_whether_a_queue_took_it(tab: Dashboard, vhost: str) -> None:
+    tab.api.post("bindings", vhost, "e", "in", "q", "here", body={"routing_key": "a.#"})
+    tab.open("exchanges", vhost, "in", query="tab=publish")
+    form = tab.test_id("publish")
+    form.get_by_label("Routing key").fill("b")
+    form.get_by_label("Body").fill("lost")
+    tab.press("Publish", form)
+    expect(tab.test_id("publish-result")).to_contain_text("no queue is bound for this key")
+    form.get_by_label("Routing key").fill("a.b")
+    form.get_by_label("Body").fill("kept")
+    tab.press("Publish", form)
+    expect(tab.test_id("publish-result")).to_contain_text("at least one queue has it")
+    connection = tab.world.connect(vhost)
+    channel = connection.channel()
+    method, _, body = channel.basic_get("here", auto_ack=True)
+    assert (body, method.routing_key) == (b"kept", "a.b")
+    assert channel.basic_get("here")[0] is None
+    connection.close()
+
+
+def test_delete(tab: Dashboard, vhost: str) -> None:
+    tab.api.post("bindings", vhost, "e", "in", "q", "here", body={"routing_key": "a"})
+    tab.open("exchanges", vhost, "in")
+    expect(tab.test_id("routing-map")).to_be_visible()
+    tab.test_id("delete").click()
+    tab.confirm("The exchange and 1 binding from it will be lost")
+    expect(tab.heading("Exchanges")).to_be_visible()
+    assert "in" not in tab.api.names("exchanges", vhost)
+
+
+def test_built_in_exchanges_cannot_be_deleted(tab: Dashboard) -> None:
+    tab.open("exchanges", "/", "amq.topic")
+    expect(tab.heading("amq.topic")).to_be_visible()
+    expect(tab.test_id("delete")).to_have_count(0)
+    tab.open("exchanges", "/", "")
+    expect(tab.page.locator("main")).to_contain_text("has the routing key as its name")
+
+
+def test_dry_run_lights_the_way(tab: Dashboard) -> None:
+    tab.enter(SHOP)
+    tab.open("routing")
+    tab.page.get_by_label("Message enters at").select_option("orders")
+    tab.page.get_by_label("Routing key").fill("order.created.eu")
+    tab.press("Show the way")
+    reached = set(_route(tab, "order.created.eu")["queues"])
+    assert reached == {"orders.eu", "orders.all", "welcome"}
+    expect(tab.test_id("dry-run-result")).to_contain_text("Would reach 3 queues")
+    lit = tab.page.locator(".node-queue.node-lit text")
+    assert {text.strip() for text in lit.all_text_contents()} == reached
+    assert tab.page.locator(".edge-lit").count() == 5
+    assert tab.page.locator(".node-queue.node-dim").count() == 4
+    tab.page.get_by_label("Routing key").fill("nothing")
+    tab.press("Show the way")
+    expect(tab.test_id("dry-run-result")).to_contain_text("Would reach 1 queue")
+
+
+def _route(tab: Dashboard, key: str) -> dict[str, list[str]]:
+    body = {"exchange": "orders", "routing_key": key, "headers": {}}
+    result: dict[str, list[str]] = tab.api.post("route", SHOP, body=body)
+    return result
+
+
+def test_dry_run_by_headers_publishes_nothing(tab: Dashboard) -> None:
+    before = tab.api.get("queues", SHOP, "acme")["messages"]
+    tab.open("exchanges", SHOP, "tenants")
+    form = tab.test_id("dry-run")
+    tab.press("Show the way", form)
+    expect(tab.test_id("dry-run-result")).to_contain_text("No queue would get this message")
+    assert tab.page.locator(".edge-lit").count() == 0
+    form.locator("summary").click()
+    form.get_by_role("button", name="Add").click()
+    form.get_by_label("Headers: name 1").fill("tenant")
+    form.get_by_label("Headers: value 1").fill("acme")
+    tab.press("Show the way", form)
+    expect(tab.test_id("dry-run-result")).to_contain_text("Would reach 1 queue: acme")
+    assert tab.page.locator(".edge-lit").count() == 1
+    assert tab.api.get("queues", SHOP, "acme")["messages"] == before

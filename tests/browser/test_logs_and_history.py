@@ -1,0 +1,150 @@
+"""Logs: lanes, groups, moving offsets after a preview. History: one message's life."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.dashboard import Dashboard, until
+from tests.browser.world import GROUP, LOG, SHOP
+
+
+def test_log_shows_its_partitions_and_groups(tab: Dashboard) -> None:
+    tab.open("logs")
+    tab.test_id("logs").get_by_role("link", name=LOG).click()
+    expect(tab.test_id("lane")).to_have_count(3)
+    expect(tab.test_id("group")).to_contain_text(GROUP)
+    lag = sum(one["lag"] for one in _group(tab, SHOP, LOG, GROUP)["partitions"])
+    assert lag == 110
+    expect(tab.page.locator("main")).to_contain_text("110 records behind")
+
+
+def _group(tab: Dashboard, vhost: str, log: str, group: str) -> Any:
+    found = [one for one in tab.api.get("logs", vhost, log, "groups") if one["group"] == group]
+    return found[0]
+
+
+def _committed(tab: Dashboard, vhost: str) -> list[int]:
+    parts = _group(tab, vhost, "story", "readers")["partitions"]
+    return [one["committed"] for one in sorted(parts, key=lambda one: one["partition"])]
+
+
+@pytest.fixture
+def read_log(tab: Dashboard) -> Iterator[str]:
+    """A virtual host with a log whose one group has read and committed all and gone."""
+    with tab.own_vhost("log tests") as vhost:
+        connection = tab.world.connect(vhost)
+        channel = connection.channel()
+        channel.confirm_delivery()
+        arguments = {"x-queue-type": "stream", "x-partitions": 2}
+        channel.queue_declare("story", durable=True, arguments=arguments)
+        for number in range(40):
+            channel.basic_publish("story", f"k{number}", b"x")
+        channel.basic_qos(prefetch_count=10)
+        ways = {"x-group": "readers", "x-stream-offset": "first"}
+        for taken, (method, _, _) in enumerate(channel.consume("story", arguments=ways), 1):
+            channel.basic_ack(method.delivery_tag)
+            if taken == 40:
+                break
+        connection.close()
+        yield vhost
+
+
+def test_offsets_move_only_after_the_preview(tab: Dashboard, read_log: str) -> None:
+    until(lambda: sum(_committed(tab, read_log)) == 40, "the commits")
+    before = _committed(tab, read_log)
+    tab.open("logs", read_log, "story")
+    tab.press("Move offsets of readers")
+    dialog = tab.test_id("offset-reset")
+    dialog.get_by_label("Move to").select_option("offset")
+    dialog.get_by_label("Offset required").fill("5")
+    tab.press("Preview", dialog)
+    preview = tab.test_id("reset-preview")
+    expect(preview).to_contain_text(f"{before[0] - 5} records again")
+    assert _committed(tab, read_log) == before
+    dialog.get_by_label("Move to").select_option("first")
+    expect(preview).to_have_count(0)
+    tab.press("Preview", dialog)
+    expect(preview).to_contain_text(f"{before[1]} records again")
+    tab.test_id("reset-apply").click()
+    tab.says("Offsets of readers are moved")
+    expect(dialog).to_have_count(0)
+    assert _committed(tab, read_log) == [0, 0]
+    expect(tab.page.locator("main")).to_contain_text("40 records behind")
+
+
+def test_moving_offsets_under_a_working_group_is_refused_in_words(tab: Dashboard) -> None:
+    tab.watch.expect("40[09]")
+    before = _group(tab, SHOP, LOG, GROUP)["partitions"]
+    tab.open("logs", SHOP, LOG)
+    tab.press(f"Move offsets of {GROUP}")
+    dialog = tab.test_id("offset-reset")
+    tab.press("Preview", dialog)
+    tab.test_id("reset-apply").click()
+    tab.page.wait_for_function(
+        "document.querySelector('dialog') === null || document"
+        ".querySelector('dialog .note-bad') !== null"
+    )
+    after = _group(tab, SHOP, LOG, GROUP)["partitions"]
+    shown = tab.test_id("reset-preview").locator(".note-bad")
+    assert (after == before) == (shown.count() == 1)
+
+
+def test_timeline_of_one_message(tab: Dashboard) -> None:
+    with tab.own_vhost("history tests") as vhost:
+        _live_a_life(tab, vhost)
+        tab.open("history")
+        form = tab.test_id("trace-form")
+        form.get_by_label("Id required").fill("life-1")
+        tab.press("Trace", form)
+        timeline = tab.test_id("timeline")
+        expect(timeline).to_be_visible()
+        events = [one["event"] for one in tab.api.get("trace", message_id="life-1")["events"]]
+        assert events[0] == "published" and events[-1] == "acked" and "redelivered" in events
+        expect(tab.test_id("trace-event")).to_have_count(len(events))
+        for words in ("Published", "Acked", "biography"):
+            expect(timeline).to_contain_text(words)
+        expect(tab.test_id("legs")).to_contain_text("acked")
+        expect(tab.page.get_by_label("Message body")).to_have_text("born")
+        assert "message_id=life-1" in tab.page.url
+
+
+def _live_a_life(tab: Dashboard, vhost: str) -> None:
+    """Published, got and put back, delivered again, acknowledged."""
+    connection = tab.world.connect(vhost, "biographer")
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("biography", durable=True)
+    properties = pika.BasicProperties(message_id="life-1", delivery_mode=2)
+    channel.basic_publish("", "biography", b"born", properties)
+    for method, _, _ in channel.consume("biography"):
+        if not method.redelivered:
+            channel.basic_nack(method.delivery_tag, requeue=True)
+        else:
+            channel.basic_ack(method.delivery_tag)
+            break
+    connection.close()
+    until(lambda: _ended(tab), "the history of the message")
+
+
+def _ended(tab: Dashboard) -> bool:
+    answer = tab.api.client.get("/api/trace", params={"message_id": "life-1"})
+    return answer.status_code == 200 and answer.json()["events"][-1]["event"] == "acked"
+
+
+def test_browsing_leads_to_the_trace(tab: Dashboard) -> None:
+    tab.open("queues", SHOP, "welcome", query="tab=messages")
+    message = tab.test_id("browse").get_by_test_id("message").first
+    message.locator("summary").click()
+    message.get_by_role("link", name="Trace this message").click()
+    expect(tab.test_id("timeline")).to_contain_text("welcome")
+
+
+def test_an_unknown_message_is_said_to_be_unknown(tab: Dashboard) -> None:
+    tab.watch.expect("404")
+    tab.open("history", query="message_id=never-published")
+    expect(tab.test_id("empty")).to_contain_text("Not in the history")

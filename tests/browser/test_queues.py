@@ -1,0 +1,237 @@
+"""Queues: declare, bind, publish, browse, get, purge, delete; a client sees each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.dashboard import Dashboard, until
+from tests.browser.world import SHOP
+
+QUEUE = "work, to do"
+
+
+@pytest.fixture
+def vhost(tab: Dashboard) -> Iterator[str]:
+    """A virtual host of the test's own, with one empty queue, chosen at the top of the page."""
+    with tab.own_vhost("queue tests") as name:
+        tab.api.put("queues", name, QUEUE)
+        tab.enter(name)
+        yield name
+
+
+def _publish(tab: Dashboard, vhost: str, *bodies: str) -> None:
+    for body in bodies:
+        message = {"properties": {}, "routing_key": QUEUE, "payload": body}
+        message["payload_encoding"] = "string"
+        assert tab.api.post("exchanges", vhost, "amq.default", "publish", body=message)["routed"]
+
+
+def _ready(tab: Dashboard, vhost: str) -> int:
+    """How many messages a client finds in the queue."""
+    connection = tab.world.connect(vhost)
+    found = connection.channel().queue_declare(QUEUE, passive=True)
+    connection.close()
+    return int(found.method.message_count)
+
+
+def test_an_empty_broker_tells_what_to_do_next(tab: Dashboard) -> None:
+    with tab.own_vhost("empty tests") as name:
+        tab.enter(name)
+        tab.open("queues")
+        expect(tab.test_id("empty")).to_contain_text("No queues yet")
+        snippet = tab.page.locator("pre").inner_text()
+        url = f"amqp://guest:guest@127.0.0.1:{tab.world.target.port}/empty%20tests"
+        assert url in snippet and "pika" in snippet
+        tab.open("exchanges")
+        tab.open("routing")
+        expect(tab.test_id("empty")).to_contain_text("No bindings yet")
+        tab.open("logs")
+        expect(tab.test_id("empty")).to_contain_text("No logs yet")
+        tab.open("connections")
+        expect(tab.test_id("empty")).to_contain_text("Nobody is connected")
+        tab.open("channels")
+        expect(tab.test_id("empty")).to_contain_text("No open channel")
+
+
+def test_declare_with_arguments(tab: Dashboard, vhost: str) -> None:
+    tab.open("queues")
+    tab.page.get_by_role("link", name="Declare queue").click()
+    form = tab.test_id("declare-queue")
+    form.get_by_label("Name required").fill("limited")
+    form.get_by_label("Most messages").fill("many")
+    tab.press("Declare queue", form)
+    expect(form.get_by_test_id("error")).to_contain_text("whole number")
+    form.get_by_label("Most messages").fill("1000")
+    form.get_by_label("When full").select_option("reject-publish")
+    form.get_by_label("Single active consumer").check()
+    tab.press("Declare queue", form)
+    expect(tab.heading("limited")).to_be_visible()
+    tab.says("Queue limited is there")
+    found = tab.api.get("queues", vhost, "limited")
+    assert found["durable"] and found["arguments"] == {
+        "x-max-length": 1000,
+        "x-overflow": "reject-publish",
+        "x-single-active-consumer": True,
+    }
+
+
+def test_declare_a_log(tab: Dashboard, vhost: str) -> None:
+    tab.open("logs")
+    tab.page.get_by_role("link", name="Declare log").click()
+    form = tab.test_id("declare-queue")
+    expect(form.get_by_role("radio", name="Log")).to_be_checked()
+    form.get_by_label("Name required").fill("story")
+    form.get_by_label("Partitions").fill("2")
+    tab.press("Declare queue", form)
+    expect(tab.test_id("lane")).to_have_count(2)
+    assert [one["name"] for one in tab.api.get("logs", vhost)] == ["story"]
+
+
+def test_declare_again_with_other_arguments_is_refused_in_words(tab: Dashboard, vhost: str) -> None:
+    tab.watch.expect("400")
+    tab.open("new-queue")
+    form = tab.test_id("declare-queue")
+    form.get_by_label("Name required").fill(QUEUE)
+    form.get_by_label("Most messages").fill("5")
+    tab.press("Declare queue", form)
+    expect(form.get_by_test_id("error")).to_contain_text("Inequivalent arg 'x-max-length'")
+
+
+def test_bind_and_unbind(tab: Dashboard, vhost: str) -> None:
+    tab.open("queues", vhost, QUEUE, query="tab=bindings")
+    form = tab.test_id("bind")
+    form.get_by_label("Exchange").fill("amq.topic")
+    form.get_by_label("Routing key").fill("a.#")
+    tab.press("Bind", form)
+    expect(tab.test_id("bindings-source")).to_contain_text("a.#")
+    keys = [one["routing_key"] for one in tab.api.get("queues", vhost, QUEUE, "bindings")]
+    assert sorted(keys) == ["a.#", QUEUE]
+    tab.press(f"Unbind {QUEUE} from amq.topic")
+    tab.confirm("amq.topic will no longer send messages with key a.#")
+    until(lambda: len(tab.api.get("queues", vhost, QUEUE, "bindings")) == 1)
+    expect(tab.test_id("bindings-source")).to_have_count(0)
+
+
+def test_publish_reaches_a_client(tab: Dashboard, vhost: str) -> None:
+    tab.open("queues", vhost, QUEUE, query="tab=publish")
+    form = tab.test_id("publish")
+    form.get_by_label("Body").fill('{"a": "ü"}')
+    form.get_by_role("button", name="Add").click()
+    form.get_by_label("Headers: name 1").fill("tenant")
+    form.get_by_label("Headers: value 1").fill("acme")
+    form.get_by_text("More properties").click()
+    form.get_by_label("Message id").fill("from-the-page")
+    form.get_by_label("Priority").fill("7")
+    tab.press("Publish", form)
+    expect(tab.test_id("publish-result")).to_contain_text("at least one queue has it")
+    connection = tab.world.connect(vhost)
+    _, properties, body = connection.channel().basic_get(QUEUE, auto_ack=True)
+    connection.close()
+    assert body.decode() == '{"a": "ü"}'
+    assert properties.headers == {"tenant": "acme"}
+    assert (properties.message_id, properties.priority) == ("from-the-page", 7)
+    assert properties.delivery_mode == 2
+
+
+def test_browse_changes_nothing(tab: Dashboard, vhost: str) -> None:
+    _publish(tab, vhost, '{"n": 1}', "plain text")
+    tab.open("queues", vhost, QUEUE, query="tab=messages")
+    messages = tab.test_id("browse").get_by_test_id("message")
+    expect(messages).to_have_count(2)
+    messages.first.locator("summary").click()
+    expect(messages.first.locator("pre")).to_have_text('{\n  "n": 1\n}')
+    tab.press("Refresh", tab.test_id("browse"))
+    expect(messages).to_have_count(2)
+    connection = tab.world.connect(vhost)
+    method, _, body = connection.channel().basic_get(QUEUE, auto_ack=False)
+    connection.close()
+    assert body == b'{"n": 1}' and not method.redelivered
+
+
+@pytest.mark.parametrize(
+    ("mode", "question", "left"),
+    [
+        ("ack_requeue_true", None, 2),
+        ("ack_requeue_false", "leave the queue for good", 0),
+        ("reject_requeue_false", "leave the queue for good", 0),
+    ],
+)
+def test_get(tab: Dashboard, vhost: str, mode: str, question: str | None, left: int) -> None:
+    _publish(tab, vhost, "one", "two")
+    tab.open("queues", vhost, QUEUE, query="tab=messages")
+    card = tab.test_id("get")
+    card.get_by_label("How many").fill("5")
+    card.get_by_label("Then").select_option(mode)
+    tab.press("Get messages", card)
+    if question:
+        tab.confirm(question)
+    expect(card.get_by_test_id("message")).to_have_count(2)
+    assert _ready(tab, vhost) == left
+
+
+def test_get_may_wait_for_a_message(tab: Dashboard, vhost: str) -> None:
+    tab.open("queues", vhost, QUEUE, query="tab=messages")
+    card = tab.test_id("get")
+    card.get_by_label("Wait for one").fill("20")
+    with tab.page.expect_request("**/get"):
+        tab.press("Get messages", card)
+    _publish(tab, vhost, "late")
+    expect(card.get_by_test_id("message")).to_contain_text("late")
+
+
+def test_purge_asks_once_and_says_what_is_lost(tab: Dashboard, vhost: str) -> None:
+    _publish(tab, vhost, "one", "two", "three")
+    tab.open("queues", vhost, QUEUE)
+    tab.test_id("purge").click()
+    expect(tab.test_id("confirm")).to_contain_text("3 ready messages will be lost")
+    tab.press("Keep it")
+    assert _ready(tab, vhost) == 3
+    tab.test_id("purge").click()
+    tab.confirm("3 ready messages will be lost")
+    tab.says("is purged")
+    assert _ready(tab, vhost) == 0
+    expect(tab.test_id("ready")).to_contain_text("0")
+
+
+def test_delete(tab: Dashboard, vhost: str) -> None:
+    _publish(tab, vhost, "one")
+    tab.open("queues", vhost, QUEUE)
+    tab.test_id("delete").click()
+    tab.confirm("The queue, its bindings and 1 message will be lost")
+    expect(tab.heading("Queues")).to_be_visible()
+    assert QUEUE not in tab.api.names("queues", vhost)
+    expect(tab.test_id("empty")).to_be_visible()
+
+
+def test_a_queue_that_is_gone_is_said_to_be_gone(tab: Dashboard, vhost: str) -> None:
+    tab.watch.expect("404")
+    tab.open("queues", vhost, "never there")
+    expect(tab.test_id("error")).to_contain_text("It is not there")
+
+
+def test_list_sorts_filters_and_keeps_both_in_the_address(tab: Dashboard) -> None:
+    tab.enter(SHOP)
+    tab.open("queues")
+    rows = tab.test_id("queues").locator("tbody tr")
+    expect(rows.first).to_contain_text("acme")
+    tab.test_id("queues").get_by_role("button", name="Name").click()
+    expect(rows.first).to_contain_text("welcome")
+    tab.test_id("filter").fill("orders.")
+    expect(rows).to_have_count(3)
+    expect(tab.test_id("pager-status")).to_contain_text("1–3 of 3 queues")
+    assert "name=orders." in tab.page.url and "desc=1" in tab.page.url
+    tab.page.reload()
+    expect(rows).to_have_count(3)
+    expect(rows.first).to_contain_text("orders.us")
+    tab.test_id("filter").fill("no such queue")
+    expect(tab.test_id("pager-status")).to_have_text("No queues match")
+
+
+def test_consumers_and_rates_of_a_busy_queue(tab: Dashboard) -> None:
+    tab.open("queues", SHOP, "orders.eu")
+    expect(tab.test_id("consumers")).to_contain_text("worker on orders.eu")
+    expect(tab.page.get_by_role("link", name="shorten")).to_be_visible()
+    expect(tab.page.locator("main")).to_contain_text("x-dead-letter-exchange")
