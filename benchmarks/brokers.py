@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -89,18 +89,24 @@ class Running:
         return [parent, *parent.children(recursive=True)]
 
 
-def start(kind: Kind) -> Running:
-    """Start a broker with an empty data directory and wait until it speaks AMQP."""
-    return {Kind.LEVERET: _start_leveret, Kind.RABBITMQ: _start_rabbitmq}[kind]()
+def start(kind: Kind, settings: Mapping[str, str] | None = None) -> Running:
+    """Start a broker with an empty data directory and wait until it speaks AMQP.
+
+    `settings` are variables for Leveret's environment; by default there are none.
+    """
+    if kind is Kind.RABBITMQ:
+        return _start_rabbitmq()
+    return _start_leveret(settings or {})
 
 
-def _start_leveret() -> Running:
+def _start_leveret(settings: Mapping[str, str]) -> Running:
     directory = Path(tempfile.mkdtemp(prefix="leveret-bench-"))
     port = free_port()
     command = [sys.executable, "-m", "leveret", "serve", "--host", HOST]
     command += ["--data-dir", str(directory / "data")]
-    command += ["--amqp-port", str(port), "--http-port", "0"]
-    return _launch(Kind.LEVERET, command, dict(os.environ), directory, Address(HOST, port))
+    command += ["--amqp-port", str(port)]
+    environment = {**os.environ, "LEVERET_HTTP_PORT": "0", **settings}
+    return _launch(Kind.LEVERET, command, environment, directory, Address(HOST, port))
 
 
 def _start_rabbitmq() -> Running:

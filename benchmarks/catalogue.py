@@ -11,6 +11,7 @@ from benchmarks.figures import Unit
 from benchmarks.roles import Stream
 from benchmarks.scenarios.backlog import Backlog
 from benchmarks.scenarios.base import Scenario
+from benchmarks.scenarios.cost import Cost
 from benchmarks.scenarios.flow import Flow
 from benchmarks.scenarios.footprint import Footprint
 from benchmarks.scenarios.latency import ConfirmLatency, RequestReply, SteadyLatency
@@ -237,7 +238,27 @@ _FOOTPRINT = (
     ),
 )
 
-WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_FOOTPRINT)
+_COST = (
+    Workload(
+        "history-cost",
+        Cost(
+            _single("bench.history", durable=True, window=1000, ack_every=100),
+            without={"LEVERET_HISTORY": "off"},
+        ),
+        (Measure("lost", "persistent: lost to history", Unit.PERCENT, most=20.0),),
+        brokers=(Kind.LEVERET,),
+        rounds=1,
+    ),
+    Workload(
+        "polling-cost",
+        Cost(_single("bench.polled"), polled=True),
+        (Measure("lost", "transient: lost to polling the API", Unit.PERCENT, most=5.0),),
+        brokers=(Kind.LEVERET,),
+        rounds=1,
+    ),
+)
+
+WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_FOOTPRINT, *_COST)
 GROWTHS = (
     Growth(
         "topic-growth",

@@ -14,6 +14,7 @@ class Unit(StrEnum):
     SECONDS = "s"
     MEGABYTES = "MB"
     KILOBYTES = "kB"
+    PERCENT = "%"
 
     @property
     def more_is_better(self) -> bool:

@@ -169,6 +169,8 @@ def _row(result: Result, measure: Measure) -> Row:
 
 
 def _is_met(measure: Measure, ours: float | None, ratio: float | None) -> bool | None:
+    if measure.goal is None and measure.most is not None and ours is not None:
+        return ours <= measure.most
     if measure.goal is None or ours is None or ratio is None:
         return None
     # A ratio that is shown as the goal counts as the goal.
