@@ -46,6 +46,7 @@ _INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SHORT_CHARACTERS = 15
 _LONGEST_BYTES = 240
+_RAISED = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception)): (.+)")
 # What Spark writes as %XX in the name of a directory.
 _ESCAPED = "[\\x01-\\x1f\"#%'*/:=?\\\\\\x7f{\\[\\]^]"
 
@@ -381,6 +382,10 @@ def _summary(console: Console, place: Path, state: TableState) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = [line for line in lines if "SourceError:" in line]
-    return said[-1].split("SourceError:", 1)[1].strip() if said else (lines or ["no reason"])[0]
+    """The cause: the end of a Python traceback inside the text, else its first line."""
+    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    causes = [found for line in lines if (found := _RAISED.fullmatch(line))]
+    if not causes:
+        return lines[0] if lines else "no reason given"
+    name, text = causes[-1].groups()
+    return text if name == "SourceError" else f"{name}: {text}"

