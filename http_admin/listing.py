@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
-import re2
 from fastapi import Depends, Query
 
 from http_admin.errors import bad_request
+from leveret.broker.users import check_pattern, pattern
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -138,11 +138,9 @@ def _filter(objects: list[T], ask: Wanted, name_of: Callable[[T], str]) -> list[
     if not ask.use_regex:
         wanted_name = ask.name.lower()
         return [one for one in objects if wanted_name in name_of(one).lower()]
-    try:
-        pattern = re2.compile(ask.name)
-    except re2.error as error:
-        raise bad_request(f"name is not a valid pattern: {error}") from error
-    return [one for one in objects if pattern.search(name_of(one)) is not None]
+    check_pattern(ask.name)
+    found = pattern(ask.name)
+    return [one for one in objects if found.search(name_of(one)) is not None]
 
 
 def _pages(count: int, ask: Wanted) -> int:

@@ -29,6 +29,8 @@ HASHES: dict[str, Callable[[bytes], hashlib._Hash]] = {
     "rabbit_password_hashing_md5": hashlib.md5,
 }
 """RabbitMQ's, by the names its definitions use; new passwords are hashed with the first."""
+_QUIET = re2.Options()
+_QUIET.log_errors = False  # whoever gave a bad pattern is told; the broker's log need not be
 _LOOPBACK = ("127.", "::1", "localhost", "::ffff:127.")
 
 
@@ -79,14 +81,16 @@ def check_hash(hashed: str, hashing: str | None) -> str:
 
 @lru_cache(maxsize=4096)
 def pattern(text: str) -> re2._Regexp:
-    return re2.compile(text)
+    return re2.compile(text, _QUIET)
 
 
 def check_pattern(text: str) -> None:
     try:
         pattern(text)
     except re2.error as error:
-        raise PreconditionFailed(f"invalid pattern {text!r}: {error}") from error
+        said = error.args[0] if error.args else ""
+        why = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        raise PreconditionFailed(f"invalid pattern {text!r}: {why}") from error
 
 
 class Users:
