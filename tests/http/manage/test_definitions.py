@@ -199,6 +199,22 @@ def test_exclusive_queues_and_built_in_exchanges_stay_home(api, vhost, channel):
     assert (part["queues"], part["exchanges"], part["bindings"]) == ([], [], [])
 
 
+def test_partitioned_log_comes_back_as_one(api, vhost):
+    body = {"partitions": 2, "max_age": "7D", "cleanup_policy": "compact"}
+    api.put("logs", vhost, "events", body=body)
+    api.post("logs", vhost, "events", "publish", body={"records": [{"key": "k", "value": "v"}]})
+    before, part = api.get("logs", vhost, "events"), api.get("definitions", vhost)
+    api.delete("logs", vhost, "events")
+    assert api.post("definitions", vhost, body=part) == 204
+    after = api.get("logs", vhost, "events")
+    for row in (before, after):
+        row["partitions"] = [one["queue"] for one in row["partitions"]]
+    assert (after["partitions"], after["retention"]) == (before["partitions"], before["retention"])
+    assert (after["cleanup_policy"], after["messages"]) == ("compact", 0)
+    assert api.get("definitions", vhost) == part
+    assert api.post("definitions", vhost, body=part) == 204
+
+
 ROW = {"name": "q", "durable": True, "auto_delete": False, "arguments": {}}
 PATTERNS = {"configure": ".*", "write": ".*", "read": ".*"}
 

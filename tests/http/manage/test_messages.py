@@ -124,6 +124,19 @@ def test_publish_needs_the_right_to_write(api, vhost, queue, sign_in):
     assert status == 403 and "write access to exchange 'amq.default'" in reason
 
 
+def test_publish_is_refused_while_an_alarm_is_raised(api, vhost, queue, leveret, hub):
+    def alarm(reason):
+        leveret._loop.call_soon_threadsafe(hub.alarms.set, "test", reason)
+        wait_until(lambda: hub.alarms.raised.get("test", "") == reason)
+
+    alarm("low on carrots")
+    body = {"routing_key": queue, "payload": "hi", "properties": {}}
+    refused = api.refused("POST", "exchanges", vhost, "amq.default", "publish", body=body)
+    alarm("")
+    assert refused == (503, "publishing is blocked: low on carrots")
+    assert publish(api, vhost, queue) == {"routed": True}
+
+
 def test_confirmed_publish_survives_the_end_of_the_broker(tmp_path):
     settings = in_process_settings(http_enabled=True, data_dir=tmp_path)
     with ThreadedBroker(settings) as first:
