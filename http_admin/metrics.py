@@ -27,6 +27,7 @@ from leveret.broker import Broker
 from leveret.broker.metrics import QUEUE_FIELDS
 
 PROTOCOL = "amqp091"
+KNOWN_ALARMS = ("memory", "disk", "store", "dead-letters")
 _DEAD_LETTER_REASONS = ("rejected", "expired", "maxlen", "delivery_limit", "confirmed")
 
 
@@ -239,6 +240,7 @@ def _sizes(broker: Broker) -> Iterator[Metric]:
 
 
 def _own(broker: Broker) -> Iterator[Metric]:
+    raised = broker.alarms.raised
     now = broker.clock.wall_ms()
     queues = [q for v in broker.vhosts.values() for q in v.queues.values()]
     ready = [at for at in map(oldest_ready_ms, queues) if at is not None]
@@ -265,7 +267,7 @@ def _own(broker: Broker) -> Iterator[Metric]:
     yield labelled(
         GaugeMetricFamily,
         "leveret_alarm",
-        "1 while the alarm holds publishers back",
+        "1 while the alarm is raised",
         ("alarm",),
-        [((name,), name in broker.alarms.raised) for name in ("memory", "disk", "store")],
+        [((name,), name in raised) for name in sorted({*KNOWN_ALARMS, *raised})],
     )

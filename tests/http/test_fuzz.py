@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -51,7 +52,7 @@ def test_no_request_makes_the_broker_fail(
         derandomize=True,
         database=None,
     )
-    def ask(case: Case) -> None:
+    def ask(case: Case[Any]) -> None:
         answer = case.call(auth=("guest", "guest"), timeout=20)
         assert answer.status_code < 500 or answer.status_code in (501, 503), answer.text
         if answer.status_code >= 400:

@@ -136,10 +136,10 @@ def test_per_object_has_a_sample_per_queue(api: httpx.Client) -> None:
 
 
 def test_detailed_has_the_families_and_vhosts_asked_for(api: httpx.Client) -> None:
-    families = [("family", "queue_coarse_metrics"), ("family", "queue_consumer_count")]
-    names = _samples(api.get("/metrics/detailed", params=families).text).keys()
+    families = "family=queue_coarse_metrics&family=queue_consumer_count"
+    names = _samples(api.get(f"/metrics/detailed?{families}").text).keys()
     assert "rabbitmq_detailed_queue_messages_ready" in names
     assert "rabbitmq_detailed_queue_consumers" in names
     assert "rabbitmq_detailed_queue_messages_bytes" not in names
-    elsewhere = api.get("/metrics/detailed", params=[*families, ("vhost", "elsewhere")])
+    elsewhere = api.get(f"/metrics/detailed?{families}&vhost=elsewhere")
     assert "rabbitmq_detailed_queue_messages_ready{" not in elsewhere.text

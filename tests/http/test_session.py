@@ -92,7 +92,7 @@ async def test_sign_out_ends_the_session_on_the_server(web: httpx.AsyncClient) -
 async def test_changes_need_the_token(web: httpx.AsyncClient) -> None:
     identity = await _sign_in(web)
     assert (await web.put(QUEUE, json={})).status_code == 403
-    wrong = {"X-CSRF-Token": "é".encode()}
+    wrong = {b"X-CSRF-Token": "é".encode()}
     assert (await web.put(QUEUE, json={}, headers=wrong)).status_code == 403
     assert (await web.get(QUEUE)).status_code == 404
     right = {"X-CSRF-Token": identity["csrf"]}
