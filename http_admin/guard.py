@@ -121,7 +121,10 @@ def _is_foreign(headers: Headers) -> bool:
 
 
 def limit_for(path: str) -> int:
-    return LARGEST_IMPORT if path.startswith("/api/definitions") else LARGEST_BODY
+    """Definitions are long, and so are messages, more so in base64."""
+    if path.startswith("/api/definitions") or path.rstrip("/").endswith("/publish"):
+        return LARGEST_IMPORT
+    return LARGEST_BODY
 
 
 async def _read_body(path: str, headers: Headers, receive: Receive) -> bytes:

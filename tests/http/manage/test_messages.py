@@ -70,6 +70,18 @@ def test_publish_takes_base64(api, vhost, queue, channel):
     assert channel.basic_get(queue, auto_ack=True)[2] == bytes(range(256))
 
 
+def test_large_messages_pass(api, vhost, queue):
+    publish(api, vhost, queue, "x" * 5_000_000)
+    seen = take(api, vhost, queue, truncate=10)[0]
+    assert (seen["payload"], seen["payload_bytes"]) == ("x" * 10, 5_000_000)
+
+
+def test_message_beyond_the_limit_is_refused(api, vhost, queue):
+    body = {"routing_key": queue, "payload": "x" * 17_000_000, "properties": {}}
+    status, reason = api.refused("POST", "exchanges", vhost, "amq.default", "publish", body=body)
+    assert status == 400 and "larger than max size" in reason
+
+
 def test_publish_follows_bindings_and_cc(api, vhost, channel):
     for name in ("a", "b", "c"):
         api.put("queues", vhost, name)
