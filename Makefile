@@ -25,6 +25,8 @@ help:  ## List the targets
 setup: $(FOR_ALL) ui  ## Create .venv with everything that tests and lint need
 	@tools/system-part java
 	@tools/system-part chromium
+	@tools/system-part strace
+	@tools/system-part fuse
 
 run: $(FOR_RUN)  ## Start a broker (only its own dependencies are installed); ARGS="--memory ..."
 	@$(BIN)/python tools/build_ui.py --fetch-node || \
@@ -48,7 +50,9 @@ format: $(FOR_DEV)  ## Format the code and mend what can be mended
 bench: $(FOR_DEV)  ## Compare with RabbitMQ, side by side; ARGS="--json ..."
 	$(BIN)/python -m benchmarks $(ARGS)
 
-torture: $(FOR_DEV)  ## Kill the broker again and again and check what it confirmed; ARGS=...
+torture: $(FOR_DEV)  ## Kill, starve and damage a broker and check what it confirmed; ARGS="--only R-02"
+	@tools/system-part strace
+	@tools/system-part fuse
 	$(BIN)/python -m tests.torture $(ARGS)
 
 ui: $(FOR_RUN)  ## Build the web UI if its sources changed

@@ -103,7 +103,9 @@ async def _failures(
                 await load.declare(broker.address)
             enough = asyncio.Event()
             running = asyncio.create_task(load.run(broker.address, enough))
-            await asyncio.sleep(chance.uniform(0.1, 0.8))
+            target = len(ledger.confirmed) + chance.randint(50, 2_000)
+            await until(lambda target=target: len(ledger.confirmed) >= target, 60)
+            await asyncio.sleep(chance.uniform(0, 0.02))
             await broker.kill()
             enough.set()
             await running

@@ -47,7 +47,9 @@ async def kill_in_commit(
         await broker.start()
         await _prepare(broker.address, books, WORKERS * 300)
         jobs = [asyncio.create_task(_commit_on(broker.address, books)) for _ in range(WORKERS)]
-        await asyncio.sleep(chance.uniform(0.05, 0.4))
+        target = len(books.committed) + chance.randint(1, 60)
+        await until(lambda target=target: len(books.committed) >= target, 60)
+        await asyncio.sleep(chance.uniform(0, 0.01))
         await broker.kill()
         await asyncio.gather(*jobs)
         await broker.start()

@@ -1,0 +1,56 @@
+"""All torture runs by name, with the size of their long form."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.torture.acks import kill_after_acks
+from tests.torture.crash_states import enumerate_states
+from tests.torture.crashes import kill_under_load
+from tests.torture.dead_letters import kill_among_the_dying
+from tests.torture.definitions import kill_while_defining
+from tests.torture.disk_full import fill_the_disk
+from tests.torture.faults import inject_faults
+from tests.torture.outcome import Outcome, Progress
+from tests.torture.power_loss import cut_the_power
+from tests.torture.rot import flip_bits
+from tests.torture.slow_consumer import stall_a_consumer
+from tests.torture.startup import start_and_stop
+from tests.torture.transactions import kill_in_commit
+
+Run = Callable[[Path, int, int, Progress], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    row: str
+    title: str
+    cycles: int
+    unit: str
+    run: Run
+
+
+async def _start_and_stop(directory: Path, cycles: int, _seed: int, progress: Progress) -> Outcome:
+    return await start_and_stop(directory, cycles * 1000, 5_000, progress)
+
+
+async def _stall(directory: Path, cycles: int, _seed: int, progress: Progress) -> Outcome:
+    return await stall_a_consumer(directory, cycles * 1000, 10, progress)
+
+
+SCENARIOS = (
+    Scenario("R-01", "kill -9 under load", 200, "kills", kill_under_load),
+    Scenario("R-02", "power loss", 100, "failures in each of four modes", cut_the_power),
+    Scenario("R-03", "crash states", 3_000, "states", enumerate_states),
+    Scenario("R-04", "injected I/O errors", 400, "faults", inject_faults),
+    Scenario("R-05", "kill -9 during tx.commit", 200, "kills", kill_in_commit),
+    Scenario("R-06", "kill -9 while dead-lettering", 50, "kills", kill_among_the_dying),
+    Scenario("R-07", "kill -9 after acks", 200, "kills", kill_after_acks),
+    Scenario("R-08", "kill -9 while defining", 200, "kills", kill_while_defining),
+    Scenario("R-11", "rot", 1_000, "flipped bits", flip_bits),
+    Scenario("R-12", "disk full", 20, "disks with the alarm and without", fill_the_disk),
+    Scenario("R-13", "start and stop", 1_000, "thousand messages", _start_and_stop),
+    Scenario("R-14", "consumers that do not read", 1_000, "thousand messages", _stall),
+)
