@@ -76,7 +76,7 @@ def run(options: ExportOptions, console: Console | None = None) -> int:
     """Export; 0 when done, 1 after saying in one sentence what was wrong."""
     console = console or Console(stderr=True)
     try:
-        plan = _checked(options)
+        plan = plan_of(options)
         if options.every is None:
             _export_once(plan, console)
         else:
@@ -118,7 +118,8 @@ def interval_seconds(text: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
-def _checked(options: ExportOptions) -> Plan:
+def plan_of(options: ExportOptions) -> Plan:
+    """Check everything that can be checked without Spark."""
     if options.format not in FORMATS:
         raise SourceError(f"{options.format!r} is no format: choose from {', '.join(FORMATS)}.")
     if "://" in str(options.to):

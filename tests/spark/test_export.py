@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from rich.console import Console
 
 from spark_sink.errors import SourceError
-from spark_sink.export import ExportOptions, TableExport, _checked, export, interval_seconds, run
+from spark_sink.export import ExportOptions, TableExport, export, interval_seconds, plan_of, run
 from spark_sink.exported import read_export
 from spark_sink.progress import Meter
 from spark_sink.target import TableTarget, Target, locked
@@ -48,7 +48,7 @@ def exported(spark):
 
     def once(options):
         console = Console(record=True, quiet=True)
-        export(spark, _checked(options), console)
+        export(spark, plan_of(options), console)
 
     return once
 

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 from rich.console import Console
 
-from spark_sink.export import ExportOptions, _checked, export, run
+from spark_sink.export import ExportOptions, export, plan_of, run
 from spark_sink.java import ensure_java, pip_java, system_java
 from tests.spark.generator import FakeBroker
 from tests.spark.test_export import assert_exact, visible
@@ -59,7 +59,7 @@ def test_export_that_was_killed_has_each_row_once(spark, broker, tmp_path, point
     assert rows and len({(row["event_id"], row["position"]) for row in rows}) == len(rows)
     left = (tmp_path / "out" / ".tmp").rglob("*.parquet")
     assert any(left) == (point == "during")
-    export(spark, _checked(options), Console(quiet=True))
+    export(spark, plan_of(options), Console(quiet=True))
     assert_exact(spark, options, broker)
 
 

@@ -17,9 +17,12 @@ import pika
 import pytest
 from rich.console import Console
 
-from spark_sink.export import ExportOptions, _checked, export
-from spark_sink.readers import LocalSource
-from spark_sink.selection import Selection
+from spark_sink.chunks import Tally
+from spark_sink.errors import SourceError
+from spark_sink.export import ExportOptions, export, plan_of
+from spark_sink.readers import LocalSource, all_columns
+from spark_sink.remote import RemoteSource
+from spark_sink.selection import Request, Selection
 from tests.spark.test_export import visible
 from tests.support.brokers import running_leveret
 
@@ -128,7 +131,27 @@ def rounds(client: Client, data_dir) -> dict[str, int]:
             name: channel.queue_declare(name, passive=True).method.message_count for name in QUEUES
         }
         connection.close()
+        assert_http_tells_the_same(f"http://127.0.0.1:{broker.http_port}", data_dir)
     return depths
+
+
+def assert_http_tells_the_same(url, data_dir):
+    remote = RemoteSource(url, "guest", "guest")
+    with LocalSource(data_dir) as local:
+        assert remote.ranges(Selection()) == local.ranges(Selection())
+        for table in ("messages", "events", "logs", "queues"):
+            request = Request(table, 0, 2**62, all_columns(table))
+            assert remote.count(request) == local.count(request)
+            assert remote.splits(request, 50) == local.splits(request, 50)
+            told, read = (
+                [row for batch in one.read(request, Tally()) for row in batch.to_pylist()]
+                for one in (remote, local)
+            )
+            assert told == read and read
+    with pytest.raises(SourceError, match="no queue 'gone'"):
+        remote.check(Selection(queues=("gone",)))
+    with pytest.raises(SourceError, match="refused the user or the password"):
+        RemoteSource(url, "guest", "wrong").ranges(Selection())
 
 
 def test_history_of_a_killed_broker_is_exact(spark, tmp_path):
@@ -137,7 +160,7 @@ def test_history_of_a_killed_broker_is_exact(spark, tmp_path):
     options = ExportOptions(
         to=tmp_path / "out", data_dir=data_dir, tables=("events", "messages", "logs")
     )
-    export(spark, _checked(options), Console(quiet=True))
+    export(spark, plan_of(options), Console(quiet=True))
     events = visible(options).to_pylist()
     counts = Counter((row["queue"], row["event"]) for row in events)
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from leveret.model.history import EventKind
-from spark_sink.export import ExportOptions, _checked, export
+from spark_sink.export import ExportOptions, export, plan_of
 from spark_sink.exported import read_export
 from spark_sink.report import PAGE, run, write_report
 from spark_sink.svg import Series, bar_plot, line_plot, nice_top
@@ -53,7 +53,7 @@ def at(broker, time_ms):
 def report(spark, broker, tmp_path_factory):
     out = tmp_path_factory.mktemp("exported")
     options = ExportOptions(to=out, data_dir=broker.data_dir, tables=("events", "messages"))
-    export(spark, _checked(options), Console(quiet=True))
+    export(spark, plan_of(options), Console(quiet=True))
     write_report(spark, out, out / "report")
     return out
 
@@ -118,7 +118,7 @@ def test_without_an_export_there_is_a_sentence(tmp_path, capsys):
 def test_report_of_nothing_is_a_page(spark, tmp_path):
     broker = FakeBroker(tmp_path / "data")
     options = ExportOptions(to=tmp_path / "out", data_dir=broker.data_dir, tables=("events",))
-    export(spark, _checked(replace(options)), Console(quiet=True))
+    export(spark, plan_of(replace(options)), Console(quiet=True))
     write_report(spark, tmp_path / "out", tmp_path / "out" / "report")
     assert "None." in (tmp_path / "out" / "report" / PAGE).read_text()
     broker.close()
