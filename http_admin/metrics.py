@@ -213,7 +213,9 @@ def _by_queue_type(broker: Broker, totals: Totals) -> Iterator[Metric]:
 
 
 def _dead_lettered(broker: Broker) -> Iterator[Metric]:
-    counted: dict[str, int] = getattr(broker.counters, "dead_lettered", {})
+    counted: dict[str, int] | None = getattr(broker.counters, "dead_lettered", None)
+    if counted is None:
+        return
     for reason in _DEAD_LETTER_REASONS:
         yield labelled(
             CounterMetricFamily,

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from exchange import known_kinds
 from http_admin import process
 from http_admin.auth import CurrentUser, Hub, require_tag, sees_everything, visible_vhosts
 from http_admin.errors import not_found
@@ -80,7 +81,10 @@ def _names(hub: Broker) -> Row:
 
 
 def exchange_types() -> list[Row]:
-    return [{"name": name, "description": text, "enabled": True} for name, text in EXCHANGE_TYPES]
+    return [
+        {"name": kind, "description": EXCHANGE_TYPES.get(kind, ""), "enabled": True}
+        for kind in known_kinds()
+    ]
 
 
 def _whole_queue_totals(hub: Broker, sums: Totals, samples: SampleRange | None) -> Row:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import httpx
 import pika
 import pytest
@@ -10,6 +13,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from http_admin import metrics
 from tests.http.conftest import Served
 
 # What the official RabbitMQ overview dashboard asks for.
@@ -34,11 +38,6 @@ WANTED = {
     "rabbitmq_global_messages_delivered_get_manual_ack_total",
     "rabbitmq_global_messages_get_empty_total", "rabbitmq_global_messages_redelivered_total",
     "rabbitmq_global_messages_acknowledged_total",
-    "rabbitmq_global_messages_dead_lettered_rejected_total",
-    "rabbitmq_global_messages_dead_lettered_expired_total",
-    "rabbitmq_global_messages_dead_lettered_maxlen_total",
-    "rabbitmq_global_messages_dead_lettered_delivery_limit_total",
-    "rabbitmq_global_messages_dead_lettered_confirmed_total",
 }  # fmt: skip
 OWN = {
     "leveret_oldest_ready_age_seconds", "leveret_oldest_unacked_age_seconds",
@@ -143,3 +142,20 @@ def test_detailed_has_the_families_and_vhosts_asked_for(api: httpx.Client) -> No
     assert "rabbitmq_detailed_queue_messages_bytes" not in names
     elsewhere = api.get(f"/metrics/detailed?{families}&vhost=elsewhere")
     assert "rabbitmq_detailed_queue_messages_ready{" not in elsewhere.text
+
+
+def test_counters_of_dead_letters_and_sizes_become_families() -> None:
+    counters = SimpleNamespace(dead_lettered={"expired": 3}, sizes=[1, 0, 2], published_bytes=5)
+    broker: Any = SimpleNamespace(counters=counters)
+    families = [*metrics._dead_lettered(broker), *metrics._sizes(broker)]
+    found = {
+        (sample.name, sample.labels.get("le")): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert found["rabbitmq_global_messages_dead_lettered_expired_total", None] == 3
+    assert found["rabbitmq_global_messages_dead_lettered_rejected_total", None] == 0
+    assert found["rabbitmq_message_size_bytes_bucket", "0.0"] == 1
+    assert found["rabbitmq_message_size_bytes_bucket", "3.0"] == 3
+    assert found["rabbitmq_message_size_bytes_count", None] == 3
+    assert found["rabbitmq_message_size_bytes_sum", None] == 5
