@@ -4,16 +4,20 @@ from bindings.binding import Binding, Destination, DestinationKind
 from bindings.headers import HeadersMatcher
 from bindings.matchers import DirectMatcher, FanoutMatcher, Matcher
 from bindings.partition import PartitionMatcher
+from bindings.spreading import ConsistentHashMatcher, ModulusHashMatcher, RandomMatcher
 from bindings.topic import TopicMatcher
 
 __all__ = [
     "Binding",
+    "ConsistentHashMatcher",
     "Destination",
     "DestinationKind",
     "DirectMatcher",
     "FanoutMatcher",
     "HeadersMatcher",
     "Matcher",
+    "ModulusHashMatcher",
     "PartitionMatcher",
+    "RandomMatcher",
     "TopicMatcher",
 ]

@@ -2,8 +2,12 @@
 
 from exchange.exchange import SUPER_STREAM, Exchange, ExchangeSpec, known_kinds
 from exchange.routing import Route, explain_route, route
+from exchange.stations import DEDUPLICATING, DELAYED, RECENT_HISTORY
 
 __all__ = [
+    "DEDUPLICATING",
+    "DELAYED",
+    "RECENT_HISTORY",
     "SUPER_STREAM",
     "Exchange",
     "ExchangeSpec",

@@ -8,20 +8,39 @@ from typing import Any
 
 from bindings import (
     Binding,
+    ConsistentHashMatcher,
     DirectMatcher,
     FanoutMatcher,
     HeadersMatcher,
     Matcher,
+    ModulusHashMatcher,
     PartitionMatcher,
+    RandomMatcher,
     TopicMatcher,
 )
+from exchange.stations import (
+    DEDUPLICATING,
+    DELAYED,
+    DELAYED_TYPE,
+    RECENT_HISTORY,
+    check_station,
+    stops_at,
+)
 from leveret.model.errors import PreconditionFailed
+from leveret.model.tables import Table
 
-_MATCHERS: dict[str, Callable[[], Matcher]] = {
-    "direct": DirectMatcher,
-    "fanout": FanoutMatcher,
-    "topic": TopicMatcher,
-    "headers": HeadersMatcher,
+_MATCHERS: dict[str, Callable[[Mapping[str, Any]], Matcher]] = {
+    "direct": lambda arguments: DirectMatcher(),
+    "fanout": lambda arguments: FanoutMatcher(),
+    "topic": lambda arguments: TopicMatcher(),
+    "headers": lambda arguments: HeadersMatcher(),
+    "x-consistent-hash": ConsistentHashMatcher,
+    "x-modulus-hash": lambda arguments: ModulusHashMatcher(),
+    "x-random": lambda arguments: RandomMatcher(),
+    "x-local-random": lambda arguments: RandomMatcher(),
+    DELAYED: lambda arguments: _MATCHERS[arguments[DELAYED_TYPE]](arguments),
+    DEDUPLICATING: lambda arguments: FanoutMatcher(),
+    RECENT_HISTORY: lambda arguments: FanoutMatcher(),
 }
 
 
@@ -56,6 +75,7 @@ class Exchange:
     def __init__(self, spec: ExchangeSpec, matcher: Matcher | None = None) -> None:
         if matcher is None and spec.kind not in _MATCHERS:
             raise PreconditionFailed(f"unknown exchange type '{spec.kind}'")
+        check_station(spec.kind, spec.arguments, known_kinds())
         self.spec = spec
         self.name = spec.name
         self.alternate = spec.alternate
@@ -85,6 +105,10 @@ class Exchange:
         del self.bindings[binding]
         return True
 
+    def stops(self, headers: Table) -> bool:
+        """Whether a message with these headers is held up here before it is matched."""
+        return stops_at(self.spec.kind, headers)
+
     @property
     def is_abandoned(self) -> bool:
         """An auto-delete exchange whose last binding has gone."""
@@ -94,4 +118,4 @@ class Exchange:
 def _make_matcher(spec: ExchangeSpec) -> Matcher:
     if spec.kind == "direct" and spec.arguments.get(SUPER_STREAM) is True:
         return PartitionMatcher()
-    return _MATCHERS[spec.kind]()
+    return _MATCHERS[spec.kind](spec.arguments)

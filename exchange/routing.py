@@ -1,7 +1,8 @@
 """From an exchange and keys to the names of queues: a walk that ends on cycles.
 
 An exchange that interests nobody passes the message to its alternate exchange. A queue named by
-several bindings, keys or paths is named once.
+several bindings, keys or paths is named once. At a station the walk ends for now; it is named, and
+walked on from there later.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from bindings import Binding, DestinationKind, PartitionMatcher
 from exchange.exchange import Exchange
+from exchange.stations import STATIONS
 from leveret.model.tables import Table
 
 
@@ -20,18 +22,28 @@ class Route:
 
     queues: tuple[str, ...]
     reusable: bool
+    stations: tuple[Exchange, ...] = ()
 
 
 def route(
-    exchanges: Mapping[str, Exchange], start: Exchange, keys: Sequence[str], headers: Table
+    exchanges: Mapping[str, Exchange],
+    start: Exchange,
+    keys: Sequence[str],
+    headers: Table,
+    passed: Exchange | None = None,
 ) -> Route:
+    """`passed` is a station the message has been through already."""
     found: dict[str, None] = {}
+    stations: list[Exchange] = []
     reusable = True
     visited = {start.name}
     waiting = [start]
     while waiting:
         exchange = waiting.pop()
         reusable = reusable and _is_reusable(exchange, keys, headers)
+        if exchange.spec.kind in STATIONS and exchange is not passed and exchange.stops(headers):
+            stations.append(exchange)
+            continue
         interested = False
         for key in keys:
             for destination in exchange.matcher.match(key, headers):
@@ -42,11 +54,13 @@ def route(
                     _visit(exchanges, destination.name, visited, waiting)
         if not interested and exchange.alternate is not None:
             _visit(exchanges, exchange.alternate, visited, waiting)
-    return Route(tuple(found), reusable)
+    return Route(tuple(found), reusable, tuple(stations))
 
 
 def _is_reusable(exchange: Exchange, keys: Sequence[str], headers: Table) -> bool:
     matcher = exchange.matcher
+    if exchange.spec.kind in STATIONS:
+        return False
     if isinstance(matcher, PartitionMatcher):
         return all(matcher.is_settled_by(key, headers) for key in keys)
     return matcher.depends_on_key_alone

@@ -22,6 +22,7 @@ from leveret.model.store import Live, Rotten, StoredMessage
 from queues.backlog import Backlog
 from queues.burial import Burial, stored_ids
 from queues.counters import QueueCounters
+from queues.dedup import Deduplication
 from queues.entry import Entry, Outcome
 from queues.journal import Journal
 from queues.limits import deadline, is_past, overdue, refuses, surplus, worn
@@ -58,6 +59,7 @@ class ClassicQueue:
         self.ready_bytes = 0
         self.unacked: dict[int, Entry] = {}
         self.burial = Burial(self, upward)
+        self.dedup: Deduplication | None = None
         self.backlog = Backlog()
         self.had_consumers = False
         self.counters = QueueCounters()
@@ -110,11 +112,15 @@ class ClassicQueue:
         if self._plain and message.scan.expiration is None:
             self._admit(message, 0)
             return Enqueued.TAKEN
+        if self.dedup is not None and self.dedup.is_repeated(message):
+            return Enqueued.WAITING
         if refuses(self, message):
             if self.options.overflow is Overflow.REJECT_PUBLISH_DLX:
                 self._up.republish(self, [message], DeathReason.MAXLEN)
             return Enqueued.REJECTED
         self._admit(message, deadline(self.options, message))
+        if self.dedup is not None:
+            self.dedup.remember(message)
         self._drop(surplus(self))
         return Enqueued.TAKEN
 

@@ -36,6 +36,7 @@ class QueueOptions:
     single_active: bool = False
     delivery_limit: int | None = None
     consumer_timeout: int | None = None
+    deduplicates: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -45,6 +46,7 @@ class QueueOptions:
             and self.max_length is None
             and self.max_bytes is None
             and self.max_priority is None
+            and not self.deduplicates
         )
 
     @property
@@ -73,6 +75,9 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "x-max-priority": ("a whole number from 0 to 255", _whole(0, 255)),
     "x-single-active-consumer": ("a boolean", lambda value: isinstance(value, bool)),
     "x-consumer-timeout": ("a whole number of milliseconds from 0", _whole(0)),
+    "x-message-deduplication": ("a boolean", lambda value: isinstance(value, bool)),
+    "x-cache-size": ("a whole number from 1", _whole(1, 1 << 31)),
+    "x-cache-ttl": ("a whole number of milliseconds from 1", _whole(1)),
     "x-delivery-limit": ("a whole number from -1", _whole(-1, 1 << 62)),
 }
 
@@ -110,6 +115,7 @@ def options_of(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> Queue
         single_active=arguments.get("x-single-active-consumer") is True,
         delivery_limit=None if limit is None or limit < 0 else limit,
         consumer_timeout=_smaller(arguments, policy, "consumer-timeout"),
+        deduplicates=arguments.get("x-message-deduplication") is True,
     )
 
 

@@ -20,11 +20,13 @@ from leveret.broker.alarms import Alarms
 from leveret.broker.commits import Commits
 from leveret.broker.dead_letters import republish
 from leveret.broker.deadlines import Deadlines
+from leveret.broker.delays import KIND as DELAYS
 from leveret.broker.log_keeper import LogKeeper
 from leveret.broker.logs import Logs
 from leveret.broker.metrics import Metrics, queue_values
 from leveret.broker.parameters import CLUSTER_NAME, GLOBAL, Parameters
 from leveret.broker.policies import Policies
+from leveret.broker.stations import KEYS_OF_QUEUE, Stations
 from leveret.broker.turn import Turn
 from leveret.broker.upkeep import Upkeep
 from leveret.broker.users import User, Users, hash_password
@@ -116,6 +118,7 @@ class Broker:
         self.log_keeper = LogKeeper(self)
         self.logs = Logs(self, self.log_keeper)
         self.upkeep = Upkeep(self)
+        self.stations = Stations.of(self)
         self._classics: dict[int, ClassicQueue] = {}
         self._held_back: dict[HeldBack, None] = {}
         self._origins: dict[tuple[str, str], int] = {}
@@ -151,6 +154,7 @@ class Broker:
         """Everything taken is committed; queues write where they stopped."""
         await self.upkeep.stop()
         self.deadlines.stop()
+        self.stations.delays.stop()
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 queue.close(deleted=False)
@@ -219,6 +223,9 @@ class Broker:
         vhost.keep_unroutable = governing.KEEP[self.settings.history]
         vhost.on_queue_gone = lambda queue: self._queue_gone(vhost, queue)
         vhost.on_made = lambda made: governing.apply_policy(self, vhost, made)
+        vhost.on_exchange_gone = lambda exchange: self.stations.gone(vhost, exchange)
+        vhost.on_bound = lambda exchange, made: self.stations.bound(vhost, exchange, made)
+        vhost.doorway = lambda *way: self.stations.doorway(vhost, *way)
         self.vhosts[name] = vhost
         return vhost
 
@@ -277,6 +284,9 @@ class Broker:
         )
         if journal is not None:
             self._classics[definition.id] = queue
+        if queue.options.deduplicates:
+            component, durable = KEYS_OF_QUEUE + spec.name, definition.durable
+            queue.dedup = self.stations.deduplication(vhost, component, spec.arguments, durable)
         return queue
 
     def _upward(self, vhost: VirtualHost) -> Upward:
@@ -295,6 +305,8 @@ class Broker:
 
     def _queue_gone(self, vhost: VirtualHost, queue: HeldQueue) -> None:
         self.log_keeper.gone(vhost, queue)
+        if isinstance(queue, ClassicQueue) and queue.dedup is not None:
+            queue.dedup.clear()
         gone = self.counters.gone_queues
         for index, value in enumerate(queue_values(queue)[:7]):
             gone[index] += value
@@ -316,7 +328,7 @@ class Broker:
         self.log_keeper.committed(batch.mark, batch.logs)
         self.commits.advance(batch.mark)
         for queue_id in batch.due:
-            queue = self._classics.get(queue_id)
+            queue = self._classics.get(queue_id) or self.stations.delays.by_id(queue_id)
             if queue is not None and not queue.closed:
                 queue.snapshot()
             else:
@@ -344,7 +356,7 @@ class Broker:
         kinds = recovered.definitions
         _each(_of(VhostDefinition, kinds), self._take_up_vhost)
         _each(_of(PolicyDefinition, kinds), self.policies.recover)
-        _each(_of(ParameterDefinition, kinds), self.parameters.recover)
+        _each(_of(ParameterDefinition, kinds), self._take_up_parameter)
         _each(_of(UserDefinition, kinds), self.users.recover)
         _each(_of(PermissionDefinition, kinds), self.users.recover)
         _each(_of(TopicPermissionDefinition, kinds), self.users.recover)
@@ -357,6 +369,10 @@ class Broker:
 
     def _take_up_vhost(self, definition: VhostDefinition) -> None:
         self._make_vhost(definition.name).options = json.loads(definition.options)
+
+    def _take_up_parameter(self, definition: ParameterDefinition) -> None:
+        if not self.stations.recover_key(definition):
+            self.parameters.recover(definition)
 
     def _take_up_exchange(self, definition: ExchangeDefinition) -> None:
         vhost = self.vhosts.get(definition.vhost)
@@ -377,6 +393,10 @@ class Broker:
             log.error("queue %r: %s", definition.name, recovered.damaged[definition.id])
         vhost = self.vhosts.get(definition.vhost)
         if vhost is None or not definition.durable:
+            return
+        if definition.kind == DELAYS:
+            parts = recovered.live.get(definition.id, ())
+            self.stations.delays.recover(vhost, definition, parts)
             return
         spec = QueueSpec(
             definition.name,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from leveret.model.errors import BrokerError
 from leveret.model.message import Address, Message
 from leveret.model.properties import edit_headers, replace
+from leveret.model.store import StoreState
 from queues import ClassicQueue, HeldQueue
 from queues.limits import refuses
 from queues.options import Overflow
@@ -43,6 +44,7 @@ def republish(
         return ()
     now_ms = broker.clock.wall_ms()
     refused: set[int] = set()
+    moved: list[tuple[Message, list[HeldQueue]]] = []
     for message in messages:
         deaths = _deaths(message)
         dead = _dead_message(queue, message, reason, deaths, now_ms)
@@ -55,9 +57,28 @@ def republish(
             continue
         dead.time_ms = now_ms
         broker.route(plan, dead)
+        moved.append((dead, plan.queues))
+    write_until_durable(broker, moved)
     if refused:
         broker.upkeep.stuck[queue] = vhost
     return refused
+
+
+def write_until_durable(broker: Broker, moved: list[tuple[Message, list[HeldQueue]]]) -> None:
+    """A full disk loses new messages, which their publisher sends again. These have none: they
+    are written again, as the events that took them from where they were will be."""
+
+    def write_again() -> None:
+        for message, queues in stored:
+            message.stored = False
+            for queue in queues:
+                if isinstance(queue, ClassicQueue) and queue.journal is not None:
+                    queue.journal.enqueued(message)
+        write_until_durable(broker, stored)
+
+    stored = [one for one in moved if one[0].stored and one[0].scan.persistent]
+    if stored and broker.store.state is not StoreState.FAILED:
+        broker.commits.after(broker.store.mark, lambda: None, write_again)
 
 
 def _is_full(queue: HeldQueue, message: Message) -> bool:

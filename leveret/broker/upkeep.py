@@ -94,6 +94,8 @@ class Upkeep:
         """Trim history to what the settings let it keep."""
         broker = self._broker
         live = [queue.live() for queue in broker.durable_queues()]
+        for delayed in broker.stations.delays.by_exchange.values():
+            live += delayed.live()
         settings = broker.settings
         await broker.store.sweep(
             Retention(

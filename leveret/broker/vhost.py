@@ -52,7 +52,8 @@ COMPARED_QUEUE_ARGUMENTS = (
     "x-max-length", "x-max-length-bytes", "x-max-priority", "x-overflow",
     "x-single-active-consumer", "x-delivery-limit", "x-max-age",
     "x-stream-max-segment-size-bytes", "x-partitions", "x-cleanup-policy",
-    "x-delete-retention", "x-sync-interval",
+    "x-delete-retention", "x-sync-interval", "x-message-deduplication", "x-cache-size",
+    "x-cache-ttl", "x-dead-letter-strategy",
 )  # fmt: skip
 
 MakeQueue = Callable[["VirtualHost", QueueSpec, QueueDefinition], HeldQueue]
@@ -88,6 +89,9 @@ class VirtualHost:
         self.keep_unroutable = Keep.NOTHING
         self.on_queue_gone: Callable[[HeldQueue], None] = lambda queue: None
         self.on_made: Callable[[Exchange | HeldQueue], None] = lambda made: None
+        self.on_exchange_gone: Callable[[Exchange], None] = lambda exchange: None
+        self.on_bound: Callable[[Exchange, Binding], None] = lambda exchange, binding: None
+        self.doorway: Callable[[Exchange, list[str], Table], HeldQueue] | None = None
         self.options: dict[str, Any] = {}
         self.most_queues = NO_LIMIT
         self._store = store
@@ -190,6 +194,7 @@ class VirtualHost:
         for binding in list(exchange.bindings):
             self._drop_binding(exchange, binding)
         self._drop_bindings_to(Destination(DestinationKind.EXCHANGE, exchange.name))
+        self.on_exchange_gone(exchange)
         if exchange.spec.durable:
             self._store.delete(self._exchange_definition(exchange.spec))
 
@@ -358,6 +363,7 @@ class VirtualHost:
         self.version += 1
         if self._is_durable(binding):
             self._store.save(self._binding_definition(binding))
+        self.on_bound(exchange, binding)
 
     def unbind(
         self, source: str, destination: Destination, key: str, arguments: Mapping[str, Any]
@@ -428,8 +434,11 @@ class VirtualHost:
             raise AccessRefused(
                 f"cannot publish to internal exchange '{exchange.name}' in vhost '{self.name}'"
             )
-        found = self._route(exchange, [address.routing_key, *extra_keys], headers)
+        keys = [address.routing_key, *extra_keys]
+        found = self._route(exchange, keys, headers)
         queues = [self.queues[name] for name in found.queues if name in self.queues]
+        if found.stations and self.doorway is not None:
+            queues += [self.doorway(station, keys, headers) for station in found.stations]
         if not exchange.name and address.routing_key.startswith(REPLY_PREFIX):
             reply = self.reply_queues.get(address.routing_key)
             found_queues: list[HeldQueue] = [reply] if reply else []
@@ -438,14 +447,21 @@ class VirtualHost:
         keep = max((queue.keep for queue in queues), default=self.keep_unroutable)
         return Plan(self.version, exchange, queues, reusable, rights, keep)
 
+    def beyond(self, station: Exchange, keys: list[str], headers: Table) -> list[HeldQueue]:
+        """The queues that lie behind a station a message has passed."""
+        found = route(self.exchanges, station, keys, headers, passed=station)
+        return [self.queues[name] for name in found.queues if name in self.queues]
+
     def still_there(self, plan: Plan) -> Plan:
         """An older plan without the queues that have gone since."""
-        queues = [
-            queue
-            for queue in plan.queues
-            if self.queues.get(queue.name) is queue or queue.name in self.reply_queues
-        ]
+        queues = [queue for queue in plan.queues if self._is_there(queue)]
         return Plan(self.version, plan.exchange, queues, False, plan.rights, plan.keep)
+
+    def _is_there(self, queue: HeldQueue) -> bool:
+        station = getattr(queue, "exchange", None)
+        if isinstance(station, Exchange):
+            return self.exchanges.get(station.name) is station
+        return self.queues.get(queue.name) is queue or queue.name in self.reply_queues
 
     def _route(self, exchange: Exchange, keys: list[str], headers: Table) -> Route:
         if not exchange.name:

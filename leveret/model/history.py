@@ -28,6 +28,8 @@ class EventKind(IntEnum):
     DROPPED = 15
     PURGED = 16
     QUEUE_DELETED = 17
+    RELEASED = 18
+    """Its delay was over: it went on under a new id."""
     REQUEUED = 20
     SNAPSHOT = 30
     """The ids a queue held at that moment; where the fold of its events starts."""

@@ -39,6 +39,12 @@ class Address:
         )
 
 
+class Headers(Table):
+    """A message's headers, with its other properties at hand for whoever routes by them."""
+
+    properties: bytes = b""
+
+
 class Message:
     """Shared by every queue it was routed to. `id` is its global number, set when it is routed."""
 
@@ -96,8 +102,11 @@ class Message:
             position += size + FRAME_OVERHEAD
         return b"".join(parts)
 
-    def headers(self) -> Table:
-        return headers_of(self.properties) if self.scan.has_headers else {}
+    def headers(self) -> Headers:
+        properties = self.properties
+        found = Headers(headers_of(properties) if self.scan.has_headers else ())
+        found.properties = properties
+        return found
 
     def content(self, channel: int, frame_max: int) -> bytes:
         """Header and body frames for a channel, no frame longer than `frame_max`."""

@@ -59,6 +59,13 @@ class Hub:
         named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
         return self.vhost.declare_exchange(ExchangeSpec(name, kind, durable, arguments=named))
 
+    @staticmethod
+    def spec(name, kind, arguments):
+        return ExchangeSpec(name, kind, True, arguments=arguments)
+
+    def bind_exchange(self, source, target, key=""):
+        self.vhost.bind(source, Destination(DestinationKind.EXCHANGE, target), key, {})
+
     def bind(self, source, queue, key="", **arguments):
         self.vhost.bind(source, Destination(DestinationKind.QUEUE, queue), key, arguments)
 

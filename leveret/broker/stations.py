@@ -1,0 +1,221 @@
+"""What happens to messages at exchanges that hold them up: deduplicated, remembered, delayed.
+
+In a plan such an exchange stands as one more queue, a *doorway*: the message is given to it when it
+is routed (in a transaction: at commit), and it hands it on to the queues behind. Delayed messages
+have a module of their own, `delays.py`. What `x-recent-history` remembers is in memory only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bindings import Binding, DestinationKind
+from exchange import DEDUPLICATING, DELAYED, RECENT_HISTORY, Exchange, route
+from exchange.stations import HISTORY_LENGTH
+from leveret.broker.delays import Delays
+from leveret.model.history import Keep
+from leveret.model.message import Message
+from leveret.model.store import ParameterDefinition
+from leveret.model.tables import Table
+from queues import Enqueued, Entry, HeldQueue, Outcome, QueueSpec
+from queues.counters import QueueCounters
+from queues.dedup import Deduplication, KeyKeeper
+from queues.port import Consumer
+
+if TYPE_CHECKING:
+    from leveret.broker.broker import Broker
+    from leveret.broker.vhost import VirtualHost
+
+DEFAULT_HISTORY = 20
+KEYS_OF_QUEUE, KEYS_OF_EXCHANGE = "x-deduplication queue ", "x-deduplication exchange "
+
+Taker = Callable[[Message], Enqueued]
+
+
+class Doorway:
+    """A queue that keeps nothing: it passes on what it is given."""
+
+    def __init__(self, exchange: Exchange, behind: list[HeldQueue], take: Taker) -> None:
+        self.exchange = exchange
+        self.name = exchange.name
+        self.spec = QueueSpec(exchange.name)
+        self.id = 0
+        self.owner: object | None = None
+        self.touched = True  # there is never anything to hand out
+        self.counters = QueueCounters()
+        self.behind = behind
+        self._take = take
+
+    @property
+    def keep(self) -> Keep:
+        return max((queue.keep for queue in self.behind), default=Keep.NOTHING)
+
+    @property
+    def ready_count(self) -> int:
+        return 0
+
+    @property
+    def unacked_count(self) -> int:
+        return 0
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return ()
+
+    def enqueue(self, message: Message) -> Enqueued:
+        return self._take(message)
+
+    def dispatch(self) -> None:
+        return None
+
+    def take(self, actor: int, no_ack: bool) -> Entry | None:
+        return None
+
+    def when_head(self, call: Callable[[], None]) -> None:
+        return None
+
+    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
+        return None
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        return None
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        return None
+
+    def purge(self) -> int:
+        return 0
+
+    def close(self, deleted: bool) -> int:
+        return 0
+
+
+@dataclass(slots=True)
+class Stations:
+    """The stations of all vhosts, by exchange; each is made when a message first gets there."""
+
+    broker: Broker
+    delays: Delays
+    _deduplications: dict[Exchange, Deduplication]
+    _histories: dict[Exchange, deque[Message]]
+    _stored_keys: dict[tuple[str, str], list[tuple[str, str]]]
+
+    @staticmethod
+    def of(broker: Broker) -> Stations:
+        return Stations(broker, Delays(broker), {}, {}, {})
+
+    def doorway(
+        self, vhost: VirtualHost, exchange: Exchange, keys: list[str], headers: Table
+    ) -> HeldQueue:
+        """Stands in a plan for what lies behind this exchange."""
+        if exchange.spec.kind == DELAYED:
+            return self.delays.of(vhost, exchange)
+        behind = vhost.beyond(exchange, keys, headers)
+        take = self._taker(vhost, exchange)
+        doorway = Doorway(exchange, behind, lambda message: take(doorway, message))
+        return doorway
+
+    def _taker(
+        self, vhost: VirtualHost, exchange: Exchange
+    ) -> Callable[[Doorway, Message], Enqueued]:
+        if exchange.spec.kind == DEDUPLICATING:
+            return lambda doorway, message: self._once(vhost, exchange, doorway, message)
+        return lambda doorway, message: self._remember(vhost, exchange, doorway, message)
+
+    def _hand_on(self, vhost: VirtualHost, behind: list[HeldQueue], message: Message) -> Enqueued:
+        taken = Enqueued.TAKEN
+        for queue in behind:
+            if vhost.queues.get(queue.name) is not queue:
+                continue  # gone between a transaction's publish and its commit
+            answer = queue.enqueue(message)
+            if answer is not Enqueued.TAKEN and taken is not Enqueued.REJECTED:
+                taken = answer
+            self.broker.turn.touch(queue)
+        return taken
+
+    # Deduplication -----------------------------------------------------------------------------
+
+    def _once(
+        self, vhost: VirtualHost, exchange: Exchange, doorway: Doorway, message: Message
+    ) -> Enqueued:
+        seen = self._deduplication(vhost, exchange)
+        if seen.is_repeated(message):
+            return Enqueued.WAITING
+        taken = self._hand_on(vhost, doorway.behind, message)
+        if taken is not Enqueued.REJECTED:
+            seen.remember(message)
+            self.broker.turn.schedule()
+        return taken
+
+    def _deduplication(self, vhost: VirtualHost, exchange: Exchange) -> Deduplication:
+        seen = self._deduplications.get(exchange)
+        if seen is None:
+            component = KEYS_OF_EXCHANGE + exchange.name
+            durable = exchange.spec.durable
+            seen = self.deduplication(vhost, component, exchange.spec.arguments, durable)
+            self._deduplications[exchange] = seen
+        return seen
+
+    def deduplication(
+        self, vhost: VirtualHost, component: str, arguments: Mapping[str, Any], durable: bool
+    ) -> Deduplication:
+        """What a queue or exchange remembers, with what was stored of it."""
+        broker = self.broker
+        keeper = None
+        if durable:
+            keeper = KeyKeeper(broker.store, broker.commits.after, vhost.name, component)
+        seen = Deduplication(arguments, keeper, broker.clock.wall_ms)
+        seen.recover(self._stored_keys.pop((vhost.name, component), ()))
+        return seen
+
+    def recover_key(self, definition: ParameterDefinition) -> bool:
+        """Take back a stored key; false when the parameter is none."""
+        component = definition.component
+        if not component.startswith((KEYS_OF_QUEUE, KEYS_OF_EXCHANGE)):
+            return False
+        rows = self._stored_keys.setdefault((definition.vhost, component), [])
+        rows.append((definition.name, definition.value))
+        return True
+
+    # Recent history ----------------------------------------------------------------------------
+
+    def _remember(
+        self, vhost: VirtualHost, exchange: Exchange, doorway: Doorway, message: Message
+    ) -> Enqueued:
+        held = self._histories.get(exchange)
+        if held is None:
+            length = exchange.spec.arguments.get(HISTORY_LENGTH, DEFAULT_HISTORY)
+            held = self._histories[exchange] = deque(maxlen=int(length))
+        held.append(message)
+        return self._hand_on(vhost, doorway.behind, message)
+
+    def bound(self, vhost: VirtualHost, exchange: Exchange, binding: Binding) -> None:
+        """A new binding of `x-recent-history`: whoever came late gets what went before."""
+        if exchange.spec.kind != RECENT_HISTORY:
+            return
+        to = binding.destination
+        for message in self._histories.get(exchange, ()):
+            names: tuple[str, ...] = (to.name,)
+            if to.kind is DestinationKind.EXCHANGE:
+                key, headers = message.routing_key, message.headers()
+                names = route(vhost.exchanges, vhost.exchanges[to.name], [key], headers).queues
+            queues = [vhost.queues[name] for name in names if name in vhost.queues]
+            again = message.with_properties(message.properties)
+            again.id, again.origin = next(self.broker.store.ids), message.origin
+            again.time_ms = self.broker.clock.wall_ms()
+            again.keep = max((queue.keep for queue in queues), default=Keep.NOTHING)
+            self._hand_on(vhost, queues, again)
+        self.broker.turn.schedule()
+
+    # Ending ------------------------------------------------------------------------------------
+
+    def gone(self, vhost: VirtualHost, exchange: Exchange) -> None:
+        """The exchange is deleted, and with it what waited or was remembered there."""
+        self._histories.pop(exchange, None)
+        self.delays.gone(exchange)
+        if exchange.spec.kind == DEDUPLICATING:
+            self._deduplication(vhost, exchange).clear()
+            del self._deduplications[exchange]

@@ -1,0 +1,246 @@
+"""Exchange types beyond the four: who gets a message, how often, and when."""
+
+from collections import Counter
+
+import pytest
+
+from leveret.model.errors import PreconditionFailed
+from queues import Outcome
+from tests.features.hub import Hub
+from tests.features.test_over_time import running
+
+
+def spread(hub, names):
+    return {name: hub.vhost.queues[name].ready_count for name in names}
+
+
+class TestConsistentHash:
+    def fan(self, hub, weights, **arguments):
+        named = {name.replace("_", "-"): value for name, value in arguments.items()}
+        hub.vhost.declare_exchange(hub.spec("h", "x-consistent-hash", named))
+        for name, weight in weights.items():
+            hub.queue(name)
+            hub.bind("h", name, str(weight))
+
+    async def test_equal_keys_go_together_and_weights_hold(self, hub):
+        weights = {"a": 1, "b": 1, "c": 2}
+        self.fan(hub, weights)
+        for number in range(4_000):
+            assert hub.publish("h", f"key-{number}").routed
+        counts = spread(hub, weights)
+        assert sum(counts.values()) == 4_000
+        assert 1_700 < counts["c"] < 2_300
+        assert 750 < counts["a"] < 1_250
+        before = spread(hub, weights)
+        for _ in range(10):
+            hub.publish("h", "same")
+        moved = {n: c - before[n] for n, c in spread(hub, weights).items()}
+        assert sorted(moved.values()) == [0, 0, 10]
+
+    async def test_a_new_queue_moves_only_its_share(self, hub):
+        self.fan(hub, {"a": 1, "b": 1})
+        matcher = hub.vhost.exchanges["h"].matcher
+        keys = [f"key-{n}" for n in range(1_000)]
+        before = {key: next(iter(matcher.match(key, {}))).name for key in keys}
+        hub.queue("c")
+        hub.bind("h", "c", "1")
+        after = {key: next(iter(matcher.match(key, {}))).name for key in keys}
+        assert all(after[key] in (before[key], "c") for key in keys)
+        assert 230 < Counter(after.values())["c"] < 440
+
+    @pytest.mark.parametrize(
+        ("argument", "properties"),
+        [
+            ({"hash_header": "who"}, lambda n: {"headers": {"who": f"u{n}"}}),
+            ({"hash_property": "message_id"}, lambda n: {"message_id": f"m{n}"}),
+            ({"hash_property": "correlation_id"}, lambda n: {"correlation_id": f"c{n}"}),
+            ({"hash_property": "timestamp"}, lambda n: {"timestamp": 1_700_000_000 + n}),
+        ],
+    )
+    async def test_by_header_or_property(self, hub, argument, properties):
+        self.fan(hub, {"a": 1, "b": 1}, **argument)
+        for number in range(100):
+            hub.publish("h", "all the same", **properties(number))
+        counts = spread(hub, "ab")
+        assert min(counts.values()) > 20
+        before = counts
+        for _ in range(5):
+            hub.publish("h", "another", **properties(1))
+        assert sorted(spread(hub, "ab")[n] - before[n] for n in "ab") == [0, 5]
+
+    async def test_wrong_declarations_are_refused(self, hub):
+        with pytest.raises(PreconditionFailed, match="mutually exclusive"):
+            self.fan(hub, {}, hash_header="a", hash_property="message_id")
+        with pytest.raises(PreconditionFailed, match="unsupported property"):
+            self.fan(hub, {}, hash_property="app_id")
+        with pytest.raises(PreconditionFailed, match="whole number greater than 0"):
+            self.fan(hub, {"a": "heavy"})
+
+
+async def test_modulus_hash_spreads_and_stays(hub):
+    hub.exchange("m", "x-modulus-hash")
+    for name in "abc":
+        hub.queue(name)
+        hub.bind("m", name)
+    for number in range(300):
+        hub.publish("m", f"key-{number % 30}")
+    assert sum(spread(hub, "abc").values()) == 300
+    assert all(count % 10 == 0 and count for count in spread(hub, "abc").values())
+
+
+@pytest.mark.parametrize("kind", ["x-random", "x-local-random"])
+async def test_random_gives_each_message_to_one(hub, kind):
+    hub.exchange("r", kind)
+    assert not hub.publish("r", "k").routed
+    for name in "ab":
+        hub.queue(name)
+        hub.bind("r", name)
+    for _ in range(200):
+        hub.publish("r", "k")
+    assert sum(spread(hub, "ab").values()) == 200
+    assert min(spread(hub, "ab").values()) > 50
+
+
+class TestRecentHistory:
+    async def test_a_late_queue_gets_the_last_ones(self, hub):
+        hub.exchange("x", "x-recent-history", recent_history_length=3)
+        for number in range(5):
+            hub.publish("x", "k", b"%d" % number)
+        hub.queue("late")
+        hub.bind("x", "late")
+        hub.publish("x", "k", b"5")
+        await hub.settle()
+        assert await hub.bodies("late") == [b"2", b"3", b"4", b"5"]
+
+    async def test_twenty_by_default_and_not_those_that_do_not_want(self, hub):
+        hub.exchange("x", "x-recent-history")
+        for number in range(30):
+            hub.publish("x", "k", b"%d" % number)
+        hub.publish("x", "k", b"no", headers={"x-recent-history-no-store": True})
+        hub.queue("late")
+        hub.bind("x", "late")
+        assert await hub.bodies("late") == [b"%d" % n for n in range(10, 30)]
+
+    async def test_a_wrong_length_is_refused(self, hub):
+        with pytest.raises(PreconditionFailed, match="x-recent-history-length"):
+            hub.exchange("x", "x-recent-history", recent_history_length=0)
+
+
+class TestDelayed:
+    def make(self, hub, kind="direct"):
+        hub.exchange("d", "x-delayed-message", delayed_type=kind)
+        hub.queue("q")
+        hub.bind("d", "q", "k")
+
+    async def test_due_in_order_of_time(self, hub):
+        self.make(hub)
+        for body, delay in ((b"late", 3_000), (b"soon", 1_000), (b"now", 0)):
+            hub.publish("d", "k", body, headers={"x-delay": delay, "mine": 1})
+        hub.publish("d", "k", b"plain")
+        await hub.settle()
+        assert await hub.bodies("q") == [b"now", b"plain"]
+        await hub.advance(1.5)
+        (message,) = await hub.take("q")
+        assert message.body == b"soon"
+        assert message.headers() == {"x-delay": -1_000, "mine": 1}
+        assert (message.exchange, message.routing_key) == ("d", "k")
+        await hub.advance(2)
+        assert await hub.bodies("q") == [b"late"]
+
+    async def test_the_type_behind_it_decides(self, hub):
+        self.make(hub, "topic")
+        hub.bind("d", "q", "a.#")
+        hub.publish("d", "a.b", b"x", headers={"x-delay": 10})
+        hub.publish("d", "b.a", b"y", headers={"x-delay": 10})
+        await hub.settle()
+        await hub.advance(1)
+        assert await hub.bodies("q") == [b"x"]
+
+    @pytest.mark.parametrize("kind", [None, "imaginary", "x-delayed-message"])
+    async def test_a_wrong_type_is_refused(self, hub, kind):
+        with pytest.raises(PreconditionFailed, match="x-delayed-type"):
+            hub.exchange("d", "x-delayed-message", **({"delayed_type": kind} if kind else {}))
+
+    async def test_routed_by_the_bindings_of_the_moment_it_is_due(self, hub):
+        self.make(hub)
+        hub.publish("d", "new", b"x", headers={"x-delay": 1_000})
+        await hub.settle()
+        hub.bind("d", "q", "new")
+        await hub.advance(2)
+        assert await hub.bodies("q") == [b"x"]
+
+    async def test_through_another_exchange(self, hub):
+        self.make(hub)
+        hub.exchange("front", "fanout")
+        hub.bind_exchange("front", "d", "k")
+        hub.queue("direct")
+        hub.bind("front", "direct")
+        hub.publish("front", "k", b"x", headers={"x-delay": 1_000})
+        await hub.settle()
+        assert await hub.bodies("direct") == [b"x"]
+        assert hub.vhost.queues["q"].ready_count == 0
+        await hub.advance(2)
+        assert await hub.bodies("q") == [b"x"]
+
+    async def test_schedule_survives_a_restart(self, tmp_path):
+        hub = await Hub.start(tmp_path)
+        self.make(hub)
+        for number in range(50):
+            persistent = number % 2 == 0
+            hub.publish("d", "k", b"%d" % number, persistent, headers={"x-delay": 60_000})
+        async with running(await hub.restart(hub.clock.wall_ms() + 30_000)) as hub:
+            await hub.settle()
+            assert hub.vhost.queues["q"].ready_count == 0
+            await hub.broker.upkeep.sweep()
+            await hub.advance(31)
+            await hub.until(lambda: hub.vhost.queues["q"].ready_count == 50)
+            assert await hub.bodies("q") == [b"%d" % n for n in range(50)]
+            await hub.advance(100)
+            assert await hub.bodies("q") == []
+
+    async def test_released_once_over_a_restart_and_a_snapshot(self, tmp_path):
+        hub = await Hub.start(tmp_path)
+        self.make(hub)
+        for delay in (1_000, 5_000):
+            hub.publish("d", "k", b"%d" % delay, headers={"x-delay": delay})
+        await hub.settle()
+        await hub.advance(2)
+        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 1)
+        hub.broker.stations.delays.of(hub.vhost, hub.vhost.exchanges["d"]).snapshot()
+        async with running(await hub.restart()) as hub:
+            assert await hub.bodies("q") == [b"1000"]
+            await hub.advance(5)
+            await hub.until(lambda: hub.vhost.queues["q"].ready_count == 1)
+            assert await hub.bodies("q") == [b"5000"]
+
+    async def test_listed_and_cancelled(self, hub):
+        self.make(hub)
+        for body, delay in ((b"b", 2_000), (b"a", 1_000), (b"c", 3_000)):
+            hub.publish("d", "k", body, headers={"x-delay": delay})
+        await hub.settle()
+        delayed = hub.broker.stations.delays.of(hub.vhost, hub.vhost.exchanges["d"])
+        seen = await delayed.scheduled(0, 10)
+        assert [one.message.body for one in seen] == [b"a", b"b", b"c"]
+        assert seen[0].due_ms == hub.clock.wall_ms() + 1_000
+        assert delayed.cancel(seen[1].message.id)
+        assert not delayed.cancel(seen[1].message.id)
+        await hub.advance(10)
+        assert await hub.bodies("q") == [b"a", b"c"]
+
+    async def test_deleting_the_exchange_forgets_them(self, tmp_path):
+        hub = await Hub.start(tmp_path)
+        self.make(hub)
+        hub.publish("d", "k", b"x", headers={"x-delay": 1_000})
+        await hub.settle()
+        hub.vhost.delete_exchange("d")
+        async with running(await hub.restart()) as hub:
+            assert hub.broker.stations.delays.by_exchange == {}
+
+    async def test_a_dead_letter_can_be_delayed(self, hub):
+        self.make(hub)
+        hub.queue("source", dead_letter_exchange="d", dead_letter_routing_key="k")
+        hub.publish("", "source", b"x", headers={"x-delay": 1_000})
+        await hub.take("source", outcome=Outcome.REJECT)
+        assert await hub.bodies("q") == []
+        await hub.advance(2)
+        assert await hub.bodies("q") == [b"x"]
