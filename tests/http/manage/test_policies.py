@@ -70,10 +70,12 @@ def test_governed_queues_and_exchanges_say_so(api, vhost):
     api.put("exchanges", vhost, "qx", body={"type": "fanout"})
     api.put("policies", vhost, "low", body=policy(definition={"max-length": 1}, priority=1))
     api.put("policies", vhost, "high", body=policy(definition={"max-length": 7}, priority=2))
-    api.put("operator-policies", vhost, "op", body=policy("q1", {"max-length": 5, "expires": 9}))
+    api.put(
+        "operator-policies", vhost, "op", body=policy("q1", {"max-length": 5, "expires": 900_000})
+    )
     row = api.get("queues", vhost, "q1")
     assert (row["policy"], row["operator_policy"]) == ("high", "op")
-    assert row["effective_policy_definition"] == {"max-length": 5, "expires": 9}
+    assert row["effective_policy_definition"] == {"max-length": 5, "expires": 900_000}
     row = api.get("queues", vhost, "other")
     assert (row["policy"], row["effective_policy_definition"]) == (None, {})
     assert api.get("exchanges", vhost, "qx")["policy"] == "high"
