@@ -50,7 +50,12 @@ async def kill_after_acks(
 
 async def _publish(address: tuple[str, int], ledger: Ledger) -> None:
     done = asyncio.Event()
-    client = await Client.connect(address, on_confirm=lambda t, _m, _a: t == SENT and done.set())
+
+    def confirmed(tag: int, _multiple: bool, _accepted: bool) -> None:
+        if tag == SENT:
+            done.set()
+
+    client = await Client.connect(address, on_confirm=confirmed)
     await client.declare(QUEUE)
     await client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
     for _ in range(SENT):

@@ -13,7 +13,7 @@ _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">HHQH")
 PROPERTIES = {"persistent": b"\x10\x00\x02", "transient": b"\x10\x00\x01"}
 
-_ABOUT = {"capabilities": {"connection.blocked": True, "consumer_cancel_notify": True}}
+_ABOUT: Any = {"capabilities": {"connection.blocked": True, "consumer_cancel_notify": True}}
 
 OnConfirm = Callable[[int, bool, bool], None]
 OnDelivery = Callable[[int, bool, bytes], None]
@@ -126,7 +126,7 @@ class Client(asyncio.Protocol):
         elif isinstance(method, commands.Basic.Return):
             self.returned += 1
         elif isinstance(method, commands.Connection.Close | commands.Channel.Close):
-            self.closed_with = (method.reply_code, method.reply_text)
+            self.closed_with = (int(method.reply_code or 0), method.reply_text)
             if isinstance(method, commands.Connection.Close) and self.transport is not None:
                 self.transport.write(frame.marshal(commands.Connection.CloseOk(), 0))
             self._answers.put_nowait(None)

@@ -10,9 +10,9 @@ from tests.torture.checker import Ledger, Verdict
 from tests.torture.load import Load, LoadSpec
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.waiting import until
+from tests.torture.waiting import slowness, until_reaches
 
-START_LIMIT = 10.0
+START_LIMIT = 3.0
 LEAST, MOST = 1_000, 10_000
 """Confirmed messages between a start and the kill."""
 
@@ -34,7 +34,7 @@ async def kill_under_load(
         enough = asyncio.Event()
         running = asyncio.create_task(load.run(broker.address, enough))
         target = len(ledger.confirmed) + chance.randint(LEAST, MOST)
-        await until(lambda target=target: len(ledger.confirmed) >= target, 60)
+        await until_reaches(lambda: len(ledger.confirmed), target)
         await asyncio.sleep(chance.uniform(0, 0.02))
         await broker.kill()
         enough.set()
@@ -46,7 +46,7 @@ async def kill_under_load(
     slowest = max(slowest, broker.start_seconds)
     verdict = ledger.verdict()
     problems = problems_of(verdict)
-    if slowest > START_LIMIT:
+    if slowest > START_LIMIT * await slowness():
         problems.append(f"a start took {slowest:.1f} s")
     figures = f"{cycles} kills, {verdict}; slowest start {slowest:.1f} s"
     return Outcome("R-01", "kill -9 under load", figures, tuple(problems))

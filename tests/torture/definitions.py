@@ -18,7 +18,7 @@ from leveret.launch import RunningBroker, in_process_settings
 from tests.torture.client import Client, ConnectionGone
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.waiting import until
+from tests.torture.waiting import until_reaches
 
 Key = tuple[str, ...]
 CHANGERS = 3
@@ -83,7 +83,7 @@ async def kill_while_defining(
             jobs.append(_change_over_http(broker.http, expected, chance))
         running = asyncio.gather(*jobs)
         target = expected.answered + chance.randint(10, 150)
-        await until(lambda target=target: expected.answered >= target, 60)
+        await until_reaches(lambda: expected.answered, target)
         await asyncio.sleep(chance.uniform(0, 0.01))
         await broker.kill()
         await running

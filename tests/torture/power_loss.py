@@ -16,7 +16,7 @@ from tests.torture.load import Load, LoadSpec
 from tests.torture.mounts import unmount
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess, end_leftovers
-from tests.torture.waiting import until
+from tests.torture.waiting import until, until_reaches
 from tests.torture.writeback_fs import Mode
 
 SPEC = LoadSpec(queues=("kept", "taken"), publishers=2, window=200, consumed=("taken",))
@@ -104,7 +104,7 @@ async def _failures(
             enough = asyncio.Event()
             running = asyncio.create_task(load.run(broker.address, enough))
             target = len(ledger.confirmed) + chance.randint(50, 2_000)
-            await until(lambda target=target: len(ledger.confirmed) >= target, 60)
+            await until_reaches(lambda: len(ledger.confirmed), target)
             await asyncio.sleep(chance.uniform(0, 0.02))
             await broker.kill()
             enough.set()

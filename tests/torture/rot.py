@@ -26,6 +26,7 @@ from tests.torture.checker import Ledger
 from tests.torture.client import Client, ConnectionGone
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.publisher import Publisher
+from tests.torture.waiting import until_reaches
 
 QUEUES = ("rot-a", "rot-b")
 DEFINITION_PAGES = 30
@@ -105,12 +106,12 @@ async def _make_data(directory: Path, ledger: Ledger) -> None:
             await publisher.client.call(bind, commands.Queue.BindOk)
             await publisher.send_many(MESSAGES)
             publisher.client.close()
-        got = asyncio.Event()
+        tags: list[int] = []
         client = await Client.connect(
-            running.amqp_address, on_delivery=lambda tag, _r, _b: tag == TAKEN and got.set()
+            running.amqp_address, on_delivery=lambda tag, _r, _b: tags.append(tag)
         )
         await client.consume(QUEUES[0], TAKEN)
-        await asyncio.wait_for(got.wait(), 20)
+        await until_reaches(lambda: len(tags), TAKEN)
         client.ack(TAKEN, True)
         await client.sync()
         client.close()

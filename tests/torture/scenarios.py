@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.torture.acks import kill_after_acks
 from tests.torture.crash_states import enumerate_states
@@ -20,7 +21,7 @@ from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
 from tests.torture.transactions import kill_in_commit
 
-Run = Callable[[Path, int, int, Progress], Awaitable[Outcome]]
+Run = Callable[[Path, int, int, Progress], Coroutine[Any, Any, Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,10 @@ class Scenario:
     cycles: int
     unit: str
     run: Run
+
+
+async def _die(directory: Path, cycles: int, seed: int, progress: Progress) -> Outcome:
+    return await kill_among_the_dying(directory, cycles, seed, progress=progress)
 
 
 async def _start_and_stop(directory: Path, cycles: int, _seed: int, progress: Progress) -> Outcome:
@@ -46,7 +51,7 @@ SCENARIOS = (
     Scenario("R-03", "crash states", 3_000, "states", enumerate_states),
     Scenario("R-04", "injected I/O errors", 400, "faults", inject_faults),
     Scenario("R-05", "kill -9 during tx.commit", 200, "kills", kill_in_commit),
-    Scenario("R-06", "kill -9 while dead-lettering", 50, "kills", kill_among_the_dying),
+    Scenario("R-06", "kill -9 while dead-lettering", 50, "kills", _die),
     Scenario("R-07", "kill -9 after acks", 200, "kills", kill_after_acks),
     Scenario("R-08", "kill -9 while defining", 200, "kills", kill_while_defining),
     Scenario("R-11", "rot", 1_000, "flipped bits", flip_bits),

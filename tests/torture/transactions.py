@@ -15,7 +15,7 @@ from pamqp import commands
 from tests.torture.client import PROPERTIES, Client, ConnectionGone
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.waiting import until
+from tests.torture.waiting import until_reaches
 
 TARGETS = ("tx-a", "tx-b", "tx-c")
 WORK = "tx-work"
@@ -48,7 +48,7 @@ async def kill_in_commit(
         await _prepare(broker.address, books, WORKERS * 300)
         jobs = [asyncio.create_task(_commit_on(broker.address, books)) for _ in range(WORKERS)]
         target = len(books.committed) + chance.randint(1, 60)
-        await until(lambda target=target: len(books.committed) >= target, 60)
+        await until_reaches(lambda: len(books.committed), target)
         await asyncio.sleep(chance.uniform(0, 0.01))
         await broker.kill()
         await asyncio.gather(*jobs)
@@ -65,7 +65,8 @@ async def kill_in_commit(
         touched = {one for work in books.acked_by.values() for one in work}
         lost += len(books.work - touched - left)
         tried += len(books.acked_by)
-        books.acked_by.clear(), books.work.clear()
+        books.acked_by.clear()
+        books.work.clear()
         progress(done + 1, cycles)
     figures = (
         f"{cycles} kills, {tried} transactions, {len(books.committed)} answered, "
@@ -80,7 +81,12 @@ async def kill_in_commit(
 
 async def _prepare(address: tuple[str, int], books: Books, count: int) -> None:
     done = asyncio.Event()
-    client = await Client.connect(address, on_confirm=lambda t, _m, _a: t == count and done.set())
+
+    def confirmed(tag: int, _multiple: bool, _accepted: bool) -> None:
+        if tag == count:
+            done.set()
+
+    client = await Client.connect(address, on_confirm=confirmed)
     for queue in (*TARGETS, WORK):
         await client.declare(queue)
     await client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
@@ -126,7 +132,7 @@ async def _take(address: tuple[str, int], queues: tuple[str, ...], keep: bool) -
     for queue in queues:
         want = len(numbers) + await client.count(queue)
         await client.consume(queue, 0, no_ack=not keep)
-        await until(lambda want=want: len(numbers) >= want)
+        await until_reaches(lambda: len(numbers), want)
     await client.sync()
     client.close()
     return numbers

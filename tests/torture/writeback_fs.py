@@ -27,7 +27,7 @@ from enum import Enum
 from itertools import count
 from typing import Any, TextIO
 
-import mfusepy
+import mfusepy  # type: ignore[import-untyped]
 
 PAGE, SECTOR = 4096, 512
 
