@@ -7,7 +7,7 @@ walked on from there later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bindings import Binding, DestinationKind, PartitionMatcher
@@ -30,9 +30,9 @@ def route(
     start: Exchange,
     keys: Sequence[str],
     headers: Table,
-    passed: Exchange | None = None,
+    passed: Collection[Exchange] = (),
 ) -> Route:
-    """`passed` is a station the message has been through already."""
+    """`passed` are stations the message has been through already."""
     found: dict[str, None] = {}
     stations: list[Exchange] = []
     reusable = True
@@ -41,7 +41,7 @@ def route(
     while waiting:
         exchange = waiting.pop()
         reusable = reusable and _is_reusable(exchange, keys, headers)
-        if exchange.spec.kind in STATIONS and exchange is not passed and exchange.stops(headers):
+        if exchange.spec.kind in STATIONS and exchange not in passed and exchange.stops(headers):
             stations.append(exchange)
             continue
         interested = False

@@ -180,7 +180,7 @@ class DelayQueue:
         headers = message.headers()
         copies = headers.get("CC")
         keys = [stored.routing_key, *(copies if isinstance(copies, list) else [])]
-        queues = self._vhost.beyond(exchange, keys, headers)
+        queues = self._vhost.beyond(keys, headers, (exchange,))
         message.keep = max((queue.keep for queue in queues), default=Keep.NOTHING)
         exchange.published_out += len(queues) - 1
         if not queues:

@@ -1,14 +1,14 @@
 """What happens to messages at exchanges that hold them up: deduplicated, remembered, delayed.
 
-In a plan such an exchange stands as one more queue, a *doorway*: the message is given to it when it
-is routed (in a transaction: at commit), and it hands it on to the queues behind. Delayed messages
-have a module of their own, `delays.py`. What `x-recent-history` remembers is in memory only.
+In a plan such an exchange stands as a doorway (`doorway.py`) that hands on to the queues behind it.
+Delayed messages have a module of their own, `delays.py`. What `x-recent-history` remembers is in
+memory only.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,13 @@ from bindings import Binding, DestinationKind
 from exchange import DEDUPLICATING, DELAYED, RECENT_HISTORY, Exchange, route
 from exchange.stations import HISTORY_LENGTH
 from leveret.broker.delays import Delays
+from leveret.broker.doorway import Doorway
 from leveret.model.history import Keep
 from leveret.model.message import Message
 from leveret.model.store import ParameterDefinition
 from leveret.model.tables import Table
-from queues import Enqueued, Entry, HeldQueue, Outcome, QueueSpec
-from queues.counters import QueueCounters
+from queues import Enqueued, HeldQueue
 from queues.dedup import Deduplication, KeyKeeper
-from queues.port import Consumer
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -31,66 +30,6 @@ if TYPE_CHECKING:
 
 DEFAULT_HISTORY = 20
 KEYS_OF_QUEUE, KEYS_OF_EXCHANGE = "x-deduplication queue ", "x-deduplication exchange "
-
-Taker = Callable[[Message], Enqueued]
-
-
-class Doorway:
-    """A queue that keeps nothing: it passes on what it is given."""
-
-    def __init__(self, exchange: Exchange, behind: list[HeldQueue], take: Taker) -> None:
-        self.exchange = exchange
-        self.name = exchange.name
-        self.spec = QueueSpec(exchange.name)
-        self.id = 0
-        self.owner: object | None = None
-        self.touched = True  # there is never anything to hand out
-        self.counters = QueueCounters()
-        self.behind = behind
-        self._take = take
-
-    @property
-    def keep(self) -> Keep:
-        return max((queue.keep for queue in self.behind), default=Keep.NOTHING)
-
-    @property
-    def ready_count(self) -> int:
-        return 0
-
-    @property
-    def unacked_count(self) -> int:
-        return 0
-
-    @property
-    def consumers(self) -> Sequence[Consumer]:
-        return ()
-
-    def enqueue(self, message: Message) -> Enqueued:
-        return self._take(message)
-
-    def dispatch(self) -> None:
-        return None
-
-    def take(self, actor: int, no_ack: bool) -> Entry | None:
-        return None
-
-    def when_head(self, call: Callable[[], None]) -> None:
-        return None
-
-    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
-        return None
-
-    def add_consumer(self, consumer: Consumer) -> None:
-        return None
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        return None
-
-    def purge(self) -> int:
-        return 0
-
-    def close(self, deleted: bool) -> int:
-        return 0
 
 
 @dataclass(slots=True)
@@ -108,12 +47,13 @@ class Stations:
         return Stations(broker, Delays(broker), {}, {}, {})
 
     def doorway(
-        self, vhost: VirtualHost, exchange: Exchange, keys: list[str], headers: Table
+        self, vhost: VirtualHost, keys: list[str], headers: Table, passed: tuple[Exchange, ...]
     ) -> HeldQueue:
-        """Stands in a plan for what lies behind this exchange."""
+        """Stands in a plan for what lies behind the last of these."""
+        exchange = passed[-1]
         if exchange.spec.kind == DELAYED:
             return self.delays.of(vhost, exchange)
-        behind = vhost.beyond(exchange, keys, headers)
+        behind = vhost.beyond(keys, headers, passed)
         take = self._taker(vhost, exchange)
         doorway = Doorway(exchange, behind, lambda message: take(doorway, message))
         return doorway
@@ -128,7 +68,7 @@ class Stations:
     def _hand_on(self, vhost: VirtualHost, behind: list[HeldQueue], message: Message) -> Enqueued:
         taken = Enqueued.TAKEN
         for queue in behind:
-            if vhost.queues.get(queue.name) is not queue:
+            if not vhost.is_there(queue):
                 continue  # gone between a transaction's publish and its commit
             answer = queue.enqueue(message)
             if answer is not Enqueued.TAKEN and taken is not Enqueued.REJECTED:

@@ -14,6 +14,7 @@ from typing import Any
 
 from bindings import Binding, Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec, Route, explain_route, route
+from leveret.broker.doorway import once
 from leveret.model.arguments import dump_arguments, require_same, require_same_arguments
 from leveret.model.errors import (
     AccessRefused,
@@ -56,6 +57,7 @@ COMPARED_QUEUE_ARGUMENTS = (
     "x-cache-ttl", "x-dead-letter-strategy",
 )  # fmt: skip
 
+Passed = tuple[Exchange, ...]
 MakeQueue = Callable[["VirtualHost", QueueSpec, QueueDefinition], HeldQueue]
 
 
@@ -91,7 +93,7 @@ class VirtualHost:
         self.on_made: Callable[[Exchange | HeldQueue], None] = lambda made: None
         self.on_exchange_gone: Callable[[Exchange], None] = lambda exchange: None
         self.on_bound: Callable[[Exchange, Binding], None] = lambda exchange, binding: None
-        self.doorway: Callable[[Exchange, list[str], Table], HeldQueue] | None = None
+        self.doorway: Callable[[list[str], Table, Passed], HeldQueue] | None = None
         self.options: dict[str, Any] = {}
         self.most_queues = NO_LIMIT
         self._store = store
@@ -436,9 +438,7 @@ class VirtualHost:
             )
         keys = [address.routing_key, *extra_keys]
         found = self._route(exchange, keys, headers)
-        queues = [self.queues[name] for name in found.queues if name in self.queues]
-        if found.stations and self.doorway is not None:
-            queues += [self.doorway(station, keys, headers) for station in found.stations]
+        queues = self._reached(found, keys, headers, ())
         if not exchange.name and address.routing_key.startswith(REPLY_PREFIX):
             reply = self.reply_queues.get(address.routing_key)
             found_queues: list[HeldQueue] = [reply] if reply else []
@@ -447,17 +447,27 @@ class VirtualHost:
         keep = max((queue.keep for queue in queues), default=self.keep_unroutable)
         return Plan(self.version, exchange, queues, reusable, rights, keep)
 
-    def beyond(self, station: Exchange, keys: list[str], headers: Table) -> list[HeldQueue]:
-        """The queues that lie behind a station a message has passed."""
-        found = route(self.exchanges, station, keys, headers, passed=station)
-        return [self.queues[name] for name in found.queues if name in self.queues]
+    def _reached(
+        self, found: Route, keys: list[str], headers: Table, passed: Passed
+    ) -> list[HeldQueue]:
+        queues = [self.queues[name] for name in found.queues if name in self.queues]
+        if not found.stations or self.doorway is None:
+            return queues
+        for station in found.stations:
+            queues.append(self.doorway(keys, headers, (*passed, station)))
+        return once(queues)
+
+    def beyond(self, keys: list[str], headers: Table, passed: Passed) -> list[HeldQueue]:
+        """What lies behind the last of the stations a message has passed."""
+        found = route(self.exchanges, passed[-1], keys, headers, passed)
+        return self._reached(found, keys, headers, passed)
 
     def still_there(self, plan: Plan) -> Plan:
         """An older plan without the queues that have gone since."""
-        queues = [queue for queue in plan.queues if self._is_there(queue)]
+        queues = [queue for queue in plan.queues if self.is_there(queue)]
         return Plan(self.version, plan.exchange, queues, False, plan.rights, plan.keep)
 
-    def _is_there(self, queue: HeldQueue) -> bool:
+    def is_there(self, queue: HeldQueue) -> bool:
         station = getattr(queue, "exchange", None)
         if isinstance(station, Exchange):
             return self.exchanges.get(station.name) is station

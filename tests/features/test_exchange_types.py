@@ -244,3 +244,37 @@ class TestDelayed:
         assert await hub.bodies("q") == []
         await hub.advance(2)
         assert await hub.bodies("q") == [b"x"]
+
+
+class TestStationsInARow:
+    def make(self, hub):
+        hub.exchange("late", "x-delayed-message", delayed_type="fanout")
+        hub.exchange("once", "x-message-deduplication")
+        hub.queue("q")
+        hub.bind_exchange("late", "once")
+        hub.bind("once", "q")
+
+    async def test_delayed_then_deduplicated(self, hub):
+        self.make(hub)
+        headers = {"x-delay": 1_000, "x-deduplication-header": "a"}
+        for body in (b"1", b"2"):
+            hub.publish("late", "", body, headers=headers)
+        await hub.settle()
+        await hub.advance(2)
+        assert await hub.bodies("q") == [b"1"]
+
+    async def test_a_queue_that_several_ways_lead_to_gets_it_once(self, hub):
+        self.make(hub)
+        hub.exchange("front", "fanout")
+        hub.bind("front", "q")
+        hub.bind_exchange("front", "once")
+        hub.publish("front", "", b"x", headers={"x-deduplication-header": "a"})
+        assert await hub.bodies("q") == [b"x"]
+
+    async def test_a_circle_ends(self, hub):
+        self.make(hub)
+        hub.exchange("twice", "x-message-deduplication")
+        hub.bind_exchange("once", "twice")
+        hub.bind_exchange("twice", "once")
+        hub.publish("once", "", b"x", headers={"x-deduplication-header": "a"})
+        assert await hub.bodies("q") == [b"x"]
