@@ -9,6 +9,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pamqp import commands
 
@@ -19,7 +20,7 @@ from tests.torture.waiting import until
 
 GRAVE, EXPIRING, REJECTED, OVERFLOWING = "grave", "expiring", "rejected", "overflowing"
 _TO_GRAVE = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVE}
-SOURCES = {
+SOURCES: dict[str, Any] = {
     EXPIRING: {**_TO_GRAVE, "x-message-ttl": 150},
     REJECTED: _TO_GRAVE,
     OVERFLOWING: {**_TO_GRAVE, "x-max-length": 50},

@@ -34,7 +34,7 @@ class Scenario:
 
 
 async def _die(directory: Path, cycles: int, seed: int, progress: Progress) -> Outcome:
-    return await kill_among_the_dying(directory, cycles, seed, progress=progress)
+    return await kill_among_the_dying(directory, cycles, seed, 50_000, progress)
 
 
 async def _start_and_stop(directory: Path, cycles: int, _seed: int, progress: Progress) -> Outcome:
