@@ -14,6 +14,13 @@ EXCHANGE_TYPES = {
     "fanout": "to every binding",
     "headers": "to bindings whose arguments match the message's headers",
     "topic": "to bindings whose pattern matches the routing key",
+    "x-consistent-hash": "to one binding by hash; the binding key is its weight",
+    "x-delayed-message": "as x-delayed-type says, so many ms later as the header x-delay says",
+    "x-local-random": "to one binding by chance",
+    "x-message-deduplication": "to every binding, once per x-deduplication-header",
+    "x-modulus-hash": "to one binding by the remainder of a hash of the routing key",
+    "x-random": "to one binding by chance",
+    "x-recent-history": "to every binding, and the last messages to every new one",
 }
 """What is said of a kind of exchange; kinds without a text are listed all the same."""
 

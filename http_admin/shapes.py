@@ -163,6 +163,7 @@ class ExchangeRow(Shape):
     arguments: dict[str, Any]
     policy: str | None
     message_stats: MessageStats | None = None
+    messages_delayed: int | None = None
 
 
 class BindingRow(BaseModel):

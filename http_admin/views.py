@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
 from bindings import Binding
-from exchange import Exchange
+from exchange import DELAYED, Exchange
 from http_admin.ages import oldest_ready_ms, oldest_unacked_ms, unacked_bytes
 from leveret.broker import Broker, VirtualHost
 from leveret.broker.metrics import EXCHANGE_FIELDS, QUEUE_FIELDS, TOTAL_FIELDS, Series, queue_values
@@ -159,6 +159,9 @@ def exchange_row(
         "policy": broker.policies.effective(vhost.name, exchange.name, "exchange").policy,
         "user_who_performed_action": "rmq-internal" if exchange.name.startswith("amq.") else "",
     }
+    if spec.kind == DELAYED:
+        delayed = broker.stations.delays.by_exchange.get(exchange)
+        row["messages_delayed"] = len(delayed) if delayed is not None else 0
     values = (exchange.published_in, exchange.published_out)
     stats = message_stats(EXCHANGE_FIELDS, values, broker.metrics.exchanges.get(exchange), ask)
     if stats:

@@ -118,6 +118,8 @@ RULES: dict[str, Rule] = {
     "GET /api/exchanges/{vhost}/{name}": _vhost(),
     "PUT /api/exchanges/{vhost}/{name}": _vhost(body={"type": "topic"}),
     "DELETE /api/exchanges/{vhost}/{name}": _vhost(),
+    "GET /api/exchanges/{vhost}/{name}/scheduled": _vhost(),
+    "DELETE /api/exchanges/{vhost}/{name}/scheduled/{message_id}": _vhost(),
     "GET /api/exchanges/{vhost}/{name}/bindings/source": _vhost(),
     "GET /api/exchanges/{vhost}/{name}/bindings/destination": _vhost(),
     "GET /api/queues": _tag(),

@@ -29,6 +29,7 @@ UNAVAILABLE = {
     ("GET /api/history/export", 501),
 }
 VALUES = {
+    "message_id": "1",
     "name": "thing", "user": "somebody", "source": "amq.topic", "kind": "q",
     "destination": "thing", "properties_key": "k", "exchange": "amq.topic",
     "component": "some", "limit": "max-queues", "password": "secret", "node": "leveret@x",
