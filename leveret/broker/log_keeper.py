@@ -24,7 +24,13 @@ from bindings import Destination, DestinationKind
 from bindings.partition import ORDER_ARGUMENT
 from exchange import SUPER_STREAM, ExchangeSpec
 from leveret.model.errors import BrokerError, PreconditionFailed
-from leveret.model.store import Definition, GroupOffset, LogSink, QueueDefinition
+from leveret.model.store import (
+    Definition,
+    GroupOffset,
+    LogSink,
+    QueueDefinition,
+    StoreState,
+)
 from queues import HeldQueue, QueueSpec
 from queues.log import LogError, Partition, PartitionSettings, RetentionSink, compact
 from queues.stream import LogQueue, LogSpec, PartitionedLog, parse_log_spec
@@ -159,7 +165,8 @@ class LogKeeper:
     def _when_saved(self, call: Callable[[], None]) -> None:
         """A batch that fails hands its offsets on to the next one, so that one is waited for."""
         commits, store = self._broker.commits, self._broker.store
-        commits.after(store.mark, call, lambda: self._when_saved(call))
+        if store.state is not StoreState.FAILED:
+            commits.after(store.mark, call, lambda: self._when_saved(call))
 
     # Recovery ----------------------------------------------------------------------------------
 
@@ -283,7 +290,7 @@ class LogKeeper:
             broker.turn.schedule()
             # The definition is deleted when this has returned; then there is a mark to wait for.
             asyncio.get_running_loop().call_soon(
-                lambda: broker.commits.after(broker.store.mark, lambda: self._remove(queue))
+                lambda: self._when_saved(lambda: self._remove(queue))
             )
 
     def _remove(self, queue: LogQueue) -> None:
