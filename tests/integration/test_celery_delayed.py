@@ -1,0 +1,77 @@
+"""Celery with native delayed delivery, a real worker and quorum queues: the whole tower works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from celery.backends.rpc import RPCBackend
+
+from tests.integration import celery_delayed
+from tests.support.brokers import ROOT
+
+WAIT = 30
+WORKER = (
+    sys.executable, "-m", "celery", "-A", "tests.integration.celery_delayed", "worker",
+    "--pool=threads", "--concurrency=2", "--loglevel=WARNING",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def app(broker):
+    queue = f"delayed-{os.getpid()}"
+    app = celery_delayed.build(broker.url, "rpc://", queue)
+    environment = {
+        "CELERY_TEST_BROKER": broker.url,
+        "CELERY_TEST_BACKEND": "rpc://",
+        "CELERY_TEST_QUEUE": queue,
+        "PYTHONWARNINGS": "default",
+    }
+    worker = subprocess.Popen(WORKER, cwd=ROOT, env={**os.environ, **environment})
+    try:
+        deadline = time.monotonic() + WAIT
+        while not app.control.ping(timeout=0.5):
+            assert worker.poll() is None, f"the worker ended with {worker.returncode}"
+            assert time.monotonic() < deadline, "the worker does not answer"
+        yield app
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(WAIT)
+        if isinstance(app.backend, RPCBackend):
+            app.backend.result_consumer.stop()
+        app.close()
+
+
+def test_the_tower_stands(app):
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        for level in range(28):
+            channel.exchange_declare(f"celery_delayed_{level}", "topic", passive=True)
+            channel.queue_declare(f"celery_delayed_{level}", passive=True)
+
+
+@pytest.mark.parametrize("countdown", [1, 3])
+def test_a_countdown_waits_in_the_broker(app, countdown):
+    sent = time.time()
+    result = app.arrived.apply_async(countdown=countdown)
+    assert result.get(timeout=WAIT) - sent == pytest.approx(countdown, abs=1.5)
+
+
+def test_a_late_task_does_not_hold_up_an_early_one(app):
+    sent = time.time()
+    late = app.arrived.apply_async(countdown=4)
+    soon = app.arrived.apply_async(countdown=1)
+    assert soon.get(timeout=WAIT) - sent < 3.5
+    assert late.get(timeout=WAIT) - sent > 3
+
+
+def test_what_waits_is_in_no_worker(app):
+    result = app.arrived.apply_async(countdown=3)
+    with app.connection_for_read() as connection:
+        level = connection.default_channel.queue_declare("celery_delayed_1", passive=True)
+        assert level.message_count == 1
+    assert result.get(timeout=WAIT)
