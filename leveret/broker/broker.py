@@ -167,7 +167,10 @@ class Broker:
         """Hand a message to its queues; the one place where a message gets its number."""
         message.id = next(self._message_ids)
         message.keep = plan.keep
-        self.counters.published += 1
+        counters, size = self.counters, message.body_size
+        counters.published += 1
+        counters.published_bytes += size
+        counters.sizes[size.bit_length()] += 1
         exchange, queues = plan.exchange, plan.queues
         exchange.published_in += 1
         exchange.published_out += len(queues)

@@ -59,6 +59,8 @@ def republish(
         broker.route(plan, dead)
         moved.append((dead, plan.queues))
     write_until_durable(broker, moved)
+    counted = broker.counters.dead_lettered
+    counted[reason] = counted.get(reason, 0) + len(moved)
     if refused:
         broker.upkeep.stuck[queue] = vhost
     return refused

@@ -15,6 +15,11 @@ class Counters:
     returned_unroutable: int = 0
     get_empty: int = 0
     published: int = 0
+    published_bytes: int = 0
     confirmed: int = 0
+    sizes: list[int] = field(default_factory=lambda: [0] * 32)
+    """Entry n counts published bodies whose size has n bits."""
+    dead_lettered: dict[str, int] = field(default_factory=dict)
+    """By reason, what has gone on to a dead-letter exchange."""
     gone_queues: list[int] = field(default_factory=lambda: [0] * 9)
     """The sums of queues that have been deleted, in the order of a queue's own values."""
