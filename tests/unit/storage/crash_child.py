@@ -28,9 +28,10 @@ def say(what: str, published: int, acked: int) -> None:
 class Load:
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
-        self.published = max(harness.live(), default=0)
+        last = harness.recovered.last_message_id  # an empty queue starts beyond what is gone
+        self.published = max(harness.live(), default=last)
         self.unacked = harness.live()
-        self.acked = min(self.unacked, default=1) - 1
+        self.acked = min(self.unacked, default=last + 1) - 1
         self.told: dict[int, tuple[int, int]] = {}
 
     def hear(self, outcome: Committed) -> None:
