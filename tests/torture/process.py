@@ -37,6 +37,7 @@ class BrokerProcess:
         self.address = ("127.0.0.1", 0)
         self.http = ""
         self.start_seconds = 0.0
+        self.start_processor_seconds = 0.0
         self.prefix: tuple[str, ...] = ()
 
     @property
@@ -75,6 +76,7 @@ class BrokerProcess:
         self.address = (host, int(port))
         self.http = line.split("http=")[1].split()[0]
         self.start_seconds = time.monotonic() - began
+        self.start_processor_seconds = self.processor_seconds()
 
     def said(self) -> str:
         """Its log so far."""
@@ -97,8 +99,11 @@ class BrokerProcess:
         line = next(line for line in status.splitlines() if line.startswith(field))
         return int(line.split()[1]) / 1024
 
-    def forget_peak(self) -> None:
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")
+    def processor_seconds(self) -> float:
+        """What it has used so far, whatever else the machine had to do."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
+        user, system = fields.split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     async def kill(self) -> None:
         await self._end(signal.SIGKILL)
