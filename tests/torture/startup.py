@@ -71,8 +71,9 @@ async def start_and_stop(
     figures = (
         f"{messages} messages of 1 KiB and {queues} queues: accepts after {after_kill:.1f} s "
         f"(kill -9; {processor:.1f} s of processor time) and {after_stop:.1f} s (clean stop), "
-        f"{memory:.0f} MB at most; SIGTERM under load ends it in {stopping:.1f} s; a second instance is refused in "
-        f"{refusal:.1f} s (machine {slow:.1f} times slower than a quiet one)"
+        f"{memory:.0f} MB at most; SIGTERM under load ends it in {stopping:.1f} s; "
+        f"a second instance is refused in {refusal:.1f} s "
+        f"(machine {slow:.1f} times slower than a quiet one)"
     )
     return Outcome("R-13", "start and stop", figures, tuple(problems))
 
