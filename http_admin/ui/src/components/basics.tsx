@@ -17,11 +17,19 @@ interface HeadProps extends Children {
   sub?: ComponentChildren;
 }
 
-/** The heading takes the focus when the page changes, so that a screen reader starts there. */
+let isFirstPage = true;
+
+/**
+ * The heading takes the focus when the page changes, so that a screen reader starts there. The
+ * first page leaves it where browsers put it: the first Tab then finds the way to skip the menu.
+ */
 export function PageHead({ title, parent, sub, children }: HeadProps) {
   const ref = useRef<HTMLHeadingElement>(null);
   useTitle(title);
-  useEffect(() => ref.current?.focus({ preventScroll: true }), []);
+  useEffect(() => {
+    if (!isFirstPage) ref.current?.focus({ preventScroll: true });
+    isFirstPage = false;
+  }, []);
   return (
     <header class="page-head">
       <div class="page-title">
