@@ -33,7 +33,8 @@ def render(described: dict[str, Any]) -> str:
 _HEAD = (
     '<!doctype html>\n<html lang="en"><head><meta charset="utf-8" />'
     '<meta name="viewport" content="width=device-width, initial-scale=1" />'
-    '<title>Leveret HTTP API</title><link rel="stylesheet" href="/style.css" />'
+    '<title>Leveret HTTP API</title><link rel="icon" href="data:," />'
+    '<link rel="stylesheet" href="/style.css" />'
     "</head><body><main>"
 )
 
