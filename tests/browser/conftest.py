@@ -7,20 +7,20 @@ thread, and no test of asyncio elsewhere could start its own.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, expect, sync_playwright
 
-from tests.browser.dashboard import PATIENCE_SECONDS, Dashboard
+from tests.browser.dashboard import NOWHERE, PATIENCE_SECONDS, Dashboard
 from tests.browser.world import World, build
 from tests.support.brokers import ROOT, running_leveret
 
 PICTURES = ROOT / ".screenshots"
 DESKTOP: ViewportSize = {"width": 1280, "height": 860}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 # A name that resolves here although no DNS server knows it: what a rebinding attack arranges.
 FOREIGN_HOST = "rebound.test"
 FLAGS = (
@@ -67,48 +67,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             built.end()
 
 
-@pytest.fixture(scope="package")
-def signed_in(browser: Browser, world: World) -> Any:
-    """The state of a browser in which somebody has signed in through the page."""
-    context = browser.new_context()
+def _new_tab(browser: Browser, world: World) -> Dashboard:
+    context = browser.new_context(viewport=DESKTOP)
     context.set_default_timeout(PATIENCE_SECONDS * 1000)
-    dashboard = Dashboard(context.new_page(), world)
-    dashboard.page.goto(world.url)
+    return Dashboard(context.new_page(), world)
+
+
+# Starting a renderer takes a second, loading the page again a tenth of it: so there are two tabs.
+
+
+@pytest.fixture(scope="package")
+def only_tab(browser: Browser, world: World) -> Dashboard:
+    dashboard = _new_tab(browser, world)
+    dashboard.visit(world.url)
     dashboard.sign_in()
     expect(dashboard.heading("Overview")).to_be_visible()
     dashboard.watch.must_be_clean()
-    state = context.storage_state()
-    context.close()
-    return state
-
-
-MakeTab = Callable[..., Dashboard]
-
-
-@pytest.fixture(scope="package")
-def tabs(browser: Browser, world: World, signed_in: Any) -> Iterator[MakeTab]:
-    """Makes tabs that share nothing with each other but, if wanted, the sign-in."""
-    opened: list[BrowserContext] = []
-
-    def make(is_signed_in: bool = True, **options: Any) -> Dashboard:
-        state = signed_in if is_signed_in else None
-        options = {"viewport": DESKTOP, "storage_state": state, **options}
-        context = browser.new_context(**options)
-        context.set_default_timeout(PATIENCE_SECONDS * 1000)
-        opened.append(context)
-        dashboard = Dashboard(context.new_page(), world)
-        dashboard.page.goto(world.url)
-        return dashboard
-
-    yield make
-    for context in opened:
-        context.close()
-
-
-@pytest.fixture(scope="package")
-def only_tab(tabs: MakeTab) -> Dashboard:
-    """Starting a renderer takes a second, loading the page again a tenth of it."""
-    return tabs()
+    return dashboard
 
 
 @pytest.fixture
@@ -120,10 +95,29 @@ def tab(only_tab: Dashboard) -> Iterator[Dashboard]:
     only_tab.watch.must_be_clean()
 
 
+@pytest.fixture(scope="module")
+def walker(only_tab: Dashboard) -> Iterator[Dashboard]:
+    """The same tab for a whole module, which goes from page to page without loading it anew."""
+    only_tab.start_afresh()
+    yield only_tab
+    only_tab.leave()
+
+
+@pytest.fixture(scope="package")
+def other_tab(browser: Browser, world: World) -> Dashboard:
+    return _new_tab(browser, world)
+
+
 @pytest.fixture
-def stranger(tabs: MakeTab) -> Iterator[Dashboard]:
+def stranger(other_tab: Dashboard) -> Iterator[Dashboard]:
     """A tab in which nobody has signed in."""
-    dashboard = tabs(is_signed_in=False)
-    yield dashboard
-    dashboard.watch.must_be_clean()
-    dashboard.page.context.close()
+    url = other_tab.world.url
+    context = other_tab.page.context
+    context.clear_cookies()
+    clear = {"origin": url, "storageTypes": "local_storage"}
+    context.new_cdp_session(other_tab.page).send("Storage.clearDataForOrigin", clear)
+    other_tab.watch.forget()
+    other_tab.visit(url)
+    yield other_tab
+    other_tab.watch.must_be_clean()
+    other_tab.page.goto(NOWHERE)

@@ -31,7 +31,7 @@ class Dashboard:
     def __init__(self, page: Page, world: World) -> None:
         self.page = page
         self.world = world
-        self.watch = Watch(page, world.url)
+        self.watch = Watch(page)
         self.watch.start()
 
     @property
@@ -54,9 +54,14 @@ class Dashboard:
         )
         self.page.goto(NOWHERE)
 
+    def visit(self, url: str) -> None:
+        """Load the dashboard of a broker."""
+        self.watch.origins.add(url)
+        self.page.goto(url)
+
     def start_afresh(self) -> None:
         self.watch.forget()
-        self.page.goto(self.world.url)
+        self.visit(self.world.url)
         expect(self.heading("Overview")).to_be_visible()
 
     @contextlib.contextmanager
@@ -99,4 +104,4 @@ class Dashboard:
 
     def picture(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
-        self.page.screenshot(path=path, full_page=True, animations="disabled")
+        self.page.screenshot(path=path, full_page=True, type="jpeg", quality=85)

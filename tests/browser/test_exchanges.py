@@ -107,7 +107,7 @@ def test_dry_run_lights_the_way(tab: Dashboard) -> None:
     lit = tab.page.locator(".node-queue.node-lit text")
     assert {text.strip() for text in lit.all_text_contents()} == reached
     assert tab.page.locator(".edge-lit").count() == 5
-    assert tab.page.locator(".node-queue.node-dim").count() == 4
+    assert tab.page.locator(".node-queue.node-dim").count() == 7
     tab.page.get_by_label("Routing key").fill("nothing")
     tab.press("Show the way")
     expect(tab.test_id("dry-run-result")).to_contain_text("Would reach 1 queue")

@@ -5,20 +5,18 @@ Pictures of all of them are left in .screenshots/ for people to look at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import ViewportSize, expect
+from playwright.sync_api import expect
 
-from tests.browser.conftest import DESKTOP, PICTURES, MakeTab
+from tests.browser.conftest import DESKTOP, PHONE, PICTURES
 from tests.browser.dashboard import Dashboard
 from tests.browser.world import LOG, SHOP, TRACED
 from tests.support.brokers import ROOT
 
 AXE = ROOT / "http_admin" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
-PHONE: ViewportSize = {"width": 390, "height": 844}
 SERIOUS = ("serious", "critical")
 # Only colours differ between light and dark, so there the contrast alone is checked again.
 IN_DARK = ["color-contrast"]
@@ -70,31 +68,23 @@ def _findings(tab: Dashboard, rules: list[str] | None = None) -> list[Any]:
     return [one for one in found if one[0] in SERIOUS]
 
 
-def _wider_than_the_screen(tab: Dashboard) -> bool:
-    return bool(tab.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
-
-
-@pytest.fixture(scope="module")
-def walker(tabs: MakeTab) -> Iterator[Dashboard]:
-    """One tab that goes from page to page."""
-    dashboard = tabs()
-    dashboard.enter(SHOP)
-    yield dashboard
-    dashboard.page.context.close()
-
-
 def _inspect(tab: Dashboard, name: str) -> None:
     page = tab.page
     assert _findings(tab) == []
-    tab.picture(PICTURES / f"{name}-light.png")
+    tab.picture(PICTURES / f"{name}-light.jpg")
     page.emulate_media(color_scheme="dark")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     assert _findings(tab, IN_DARK) == []
-    tab.picture(PICTURES / f"{name}-dark.png")
+    tab.picture(PICTURES / f"{name}-dark.jpg")
     page.emulate_media(color_scheme="light")
     page.set_viewport_size(PHONE)
-    assert not _wider_than_the_screen(tab)
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
     page.set_viewport_size(DESKTOP)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_the_shop(walker: Dashboard) -> None:
+    walker.enter(SHOP)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -134,14 +124,14 @@ def test_dialogs(walker: Dashboard) -> None:
     walker.test_id("purge").click()
     expect(walker.test_id("confirm")).to_be_visible()
     assert _findings(walker) == []
-    walker.picture(PICTURES / "question-light.png")
+    walker.picture(PICTURES / "question-light.jpg")
     walker.press("Keep it")
     walker.open("logs", SHOP, LOG)
     walker.page.get_by_role("button", name="Move offsets").click()
     walker.press("Preview")
     expect(walker.test_id("reset-preview")).to_be_visible()
     assert _findings(walker) == []
-    walker.picture(PICTURES / "offsets-light.png")
+    walker.picture(PICTURES / "offsets-light.jpg")
     walker.page.keyboard.press("Escape")
     walker.watch.must_be_clean()
 

@@ -26,7 +26,7 @@ OBSERVER = """
     'foreignObject,meta[http-equiv],form[action],[style*="expression"]';
   const own = (element) => {
     const from = element.getAttribute('src') || element.getAttribute('href') || '';
-    return from.startsWith('/') && !from.startsWith('//');
+    return from === 'data:,' || (from.startsWith('/') && !from.startsWith('//'));
   };
   const check = (element) => {
     if (element.matches(strange)) found.push(`element ${element.outerHTML.slice(0, 200)}`);
@@ -34,6 +34,7 @@ OBSERVER = """
       found.push(`element ${element.outerHTML.slice(0, 200)}`);
     }
     for (const { name, value } of element.attributes) {
+      if (value === 'data:,') continue; // an empty icon
       const runs = /^(href|src|xlink:href|action|formaction|srcdoc)$/.test(name);
       if (name.startsWith('on') || (runs && /^\\s*(javascript|data|vbscript):/i.test(value))) {
         found.push(`attribute ${name}=${value}`);
@@ -59,7 +60,7 @@ STREAM = "/api/stream"
 @dataclass
 class Watch:
     page: Page
-    origin: str
+    origins: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     expected: list[re.Pattern[str]] = field(default_factory=list)
 
@@ -100,7 +101,7 @@ class Watch:
 
     def _on_request(self, request: Any) -> None:
         parts = urlsplit(request.url)
-        is_own = f"{parts.scheme}://{parts.netloc}" == self.origin
+        is_own = f"{parts.scheme}://{parts.netloc}" in self.origins
         if not is_own and parts.scheme not in ("blob", "data"):
             self.notes.append(f"request to {request.url}")
 

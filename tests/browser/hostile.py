@@ -1,0 +1,99 @@
+"""Names and bodies that would do something if any page took them for HTML or for code.
+
+Each payload is the name of everything in a virtual host that has it for a name itself: queue,
+exchange, binding key and argument, user, tag, policy, log, group, connection, consumer tag, and in
+two messages the header, the id and the body.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pika
+
+from tests.browser.world import EVERYTHING, World
+
+PAYLOADS = (
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(2)>",
+    '"><svg onload=alert(3)>',
+    "' autofocus onfocus='alert(4)",
+    "javascript:alert(5)",
+    "</title></textarea><script>alert(6)</script>",
+    '<iframe srcdoc="<script>parent.alert(7)</script>"></iframe>',
+    "{{constructor.constructor('alert(8)')()}}",
+    "${alert(9)}`+alert(9)+`",
+    '<a href="javascript:alert(10)">x</a>',
+    "&lt;img src=x onerror=alert(11)&gt;",
+    "%3Cscript%3Ealert(12)%3C/script%3E",
+    "<details open ontoggle=alert(13)>",
+    "<base href=//evil.test/><link rel=stylesheet href=//evil.test/x>",
+    "../../api/users?\u202e<b onmouseover=alert(15)>#\\u003cb\\u003e",
+)
+LOG = "log of "
+
+
+def definitions(payload: str) -> dict[str, list[dict[str, Any]]]:
+    """What can be declared, in the form of a definitions file."""
+    here = {"vhost": payload}
+    lasting = {"durable": True, "auto_delete": False}
+    stream = {"x-queue-type": "stream", "x-partitions": 1}
+    policy = {"pattern": re.escape(payload), "definition": {"max-length": 1000}, "priority": 1}
+    user = {"name": payload, "password_hash": "", "tags": ["monitoring", payload]}
+    binding = {"source": payload, "destination": payload, "destination_type": "queue"}
+    return {
+        "vhosts": [{"name": payload}],
+        "users": [user | {"hashing_algorithm": "rabbit_password_hashing_sha256"}],
+        "permissions": [
+            here | {"user": "guest"} | EVERYTHING,
+            here | {"user": payload} | dict.fromkeys(EVERYTHING, re.escape(payload)),
+        ],
+        "policies": [here | policy | {"name": payload, "apply-to": "queues"}],
+        "exchanges": [
+            here | lasting | {"name": payload, "type": "topic", "internal": False, "arguments": {}}
+        ],
+        "queues": [
+            here | lasting | {"name": payload, "arguments": {}},
+            here | lasting | {"name": LOG + payload, "arguments": stream},
+        ],
+        "bindings": [here | binding | {"routing_key": payload, "arguments": {payload: payload}}],
+    }
+
+
+def build(world: World) -> list[pika.BlockingConnection]:
+    """Everything for every payload; the connections that keep their names alive."""
+    whole: dict[str, list[dict[str, Any]]] = {}
+    for payload in PAYLOADS:
+        for kind, objects in definitions(payload).items():
+            whole.setdefault(kind, []).extend(objects)
+    world.api.post("definitions", body=whole)
+    return [_use(world, payload) for payload in PAYLOADS]
+
+
+def remove(world: World) -> None:
+    for payload in PAYLOADS:
+        world.api.delete("vhosts", payload)
+        if world.api.has("users", payload):
+            world.api.delete("users", payload)
+
+
+def _use(world: World, payload: str) -> pika.BlockingConnection:
+    connection = world.connect(payload, payload)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.basic_qos(prefetch_count=1)
+    properties = pika.BasicProperties(
+        message_id=payload, headers={payload: payload}, content_type=payload, delivery_mode=2
+    )
+    for _ in range(2):
+        channel.basic_publish(payload, payload, payload.encode(), properties)
+    channel.basic_publish(LOG + payload, payload, payload.encode())
+    group = {"x-group": payload, "x-stream-offset": "first"}
+    channel.basic_consume(payload, _keep, consumer_tag=payload)
+    channel.basic_consume(LOG + payload, _keep, consumer_tag=LOG + payload, arguments=group)
+    return connection
+
+
+def _keep(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+    """Never acknowledged: the message stays with its consumer, and shows on the pages."""
