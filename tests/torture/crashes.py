@@ -15,6 +15,12 @@ from tests.torture.waiting import slowness, until_reaches
 START_LIMIT = 3.0
 LEAST, MOST = 1_000, 10_000
 """Confirmed messages between a start and the kill."""
+SETTINGS = (
+    (),
+    ("history=off", "queue_window=50"),
+    ("history=metadata", "queue_window=1000", "queue_window_bytes=64KiB"),
+)
+"""One after the other, on the same data: short windows read ahead, less history trims more."""
 
 
 async def kill_under_load(
@@ -27,6 +33,7 @@ async def kill_under_load(
     load = Load(LoadSpec(), ledger)
     slowest = 0.0
     for done in range(cycles):
+        broker.settings = SETTINGS[done % len(SETTINGS)]
         await broker.start()
         slowest = max(slowest, broker.start_seconds)
         if done == 0:

@@ -30,6 +30,8 @@ def end_leftovers() -> None:
 class BrokerProcess:
     def __init__(self, data_dir: Path, *options: str, env: dict[str, str] | None = None) -> None:
         self._options = ("--data-dir", str(data_dir), *options)
+        self.settings: tuple[str, ...] = ()
+        """`key=value`, for the next start."""
         self._env = {**os.environ, "LEVERET_HTTP_ENABLED": "false", **(env or {})}
         self._process: asyncio.subprocess.Process | None = None
         self._log: IO[bytes] | None = None
@@ -57,6 +59,7 @@ class BrokerProcess:
         self._process = await asyncio.create_subprocess_exec(
             *command,
             *self._options,
+            *(word for setting in self.settings for word in ("--set", setting)),
             env=self._env,
             stdout=asyncio.subprocess.PIPE,
             stderr=self._log,
