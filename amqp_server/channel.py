@@ -40,7 +40,7 @@ from leveret.model.history import OriginKind
 from leveret.model.message import Message
 from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.store import Origin, StoreState
-from queues import Enqueued, Entry, HeldQueue, Outcome, ReplyQueue
+from queues import ClassicQueue, Enqueued, Entry, HeldQueue, Outcome, ReplyQueue
 
 if TYPE_CHECKING:
     from amqp_server.session import Session
@@ -296,7 +296,7 @@ class Channel:
             content = entry.message.content(self.number, self.session.frame_max)
             self.session.send(head + content)
             self.broker.turn.schedule()
-        elif queue.ready_count:
+        elif queue.ready_count and not (isinstance(queue, ClassicQueue) and queue.is_held_back):
             # There is something, but it has to come from disk first.
             self.inbox = deque() if self.inbox is None else self.inbox
             queue.when_head(lambda: self.go_on(lambda: self._answer_get(queue, no_ack)))

@@ -98,6 +98,11 @@ class ClassicQueue:
         return len(self.unacked)
 
     @property
+    def is_held_back(self) -> bool:
+        """Whether polling gives nothing although something is ready."""
+        return self.burial.is_blocked or (self.options.single_active and len(self._rota) > 0)
+
+    @property
     def consumers(self) -> Sequence[Consumer]:
         return list(self._rota)
 

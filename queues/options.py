@@ -16,6 +16,16 @@ from leveret.model.errors import PreconditionFailed
 LONGEST_MS = 315_360_000_000
 QUORUM_DELIVERY_LIMIT = 20
 
+COMPARED_ARGUMENTS = (
+    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
+    "x-max-length", "x-max-length-bytes", "x-max-priority", "x-overflow",
+    "x-single-active-consumer", "x-delivery-limit", "x-max-age",
+    "x-stream-max-segment-size-bytes", "x-partitions", "x-cleanup-policy",
+    "x-delete-retention", "x-sync-interval", "x-message-deduplication", "x-cache-size",
+    "x-cache-ttl", "x-dead-letter-strategy",
+)  # fmt: skip
+"""What a second declaration must repeat; others may differ."""
+
 
 class Overflow(StrEnum):
     DROP_HEAD = "drop-head"

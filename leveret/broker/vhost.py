@@ -32,8 +32,16 @@ from leveret.model.store import (
     Store,
 )
 from leveret.model.tables import Table
-from queues import Consumer, HeldQueue, LogQueue, PartitionedLog, QueueSpec, ReplyQueue
-from queues.options import check_arguments
+from queues import (
+    ClassicQueue,
+    Consumer,
+    HeldQueue,
+    LogQueue,
+    PartitionedLog,
+    QueueSpec,
+    ReplyQueue,
+)
+from queues.options import COMPARED_ARGUMENTS, check_arguments
 from queues.spec import check_kind
 
 PREDECLARED = (
@@ -47,15 +55,6 @@ PREDECLARED = (
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
 NO_LIMIT = -1
 REPLY_PREFIX = DIRECT_REPLY_TO + "."
-
-COMPARED_QUEUE_ARGUMENTS = (
-    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
-    "x-max-length", "x-max-length-bytes", "x-max-priority", "x-overflow",
-    "x-single-active-consumer", "x-delivery-limit", "x-max-age",
-    "x-stream-max-segment-size-bytes", "x-partitions", "x-cleanup-policy",
-    "x-delete-retention", "x-sync-interval", "x-message-deduplication", "x-cache-size",
-    "x-cache-ttl", "x-dead-letter-strategy",
-)  # fmt: skip
 
 Passed = tuple[Exchange, ...]
 MakeQueue = Callable[["VirtualHost", QueueSpec, QueueDefinition], HeldQueue]
@@ -130,6 +129,8 @@ class VirtualHost:
                 "declared on another connection or the exclusive property value does not match "
                 "that of the original declaration."
             )
+        if isinstance(found, ClassicQueue) and found.options.expires is not None:
+            found.used()
         return found
 
     def bindings(self) -> Iterator[Binding]:
@@ -286,7 +287,7 @@ class VirtualHost:
             )
         require_same_arguments(
             what,
-            COMPARED_QUEUE_ARGUMENTS,
+            COMPARED_ARGUMENTS,
             (spec.arguments, spec.type_names),
             (held.arguments, held.type_names),
         )

@@ -1,0 +1,488 @@
+"""Rows C-89 to C-94, C-100, C-103, C-115, C-131, C-132 and C-135 to C-146: what arguments do."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import time
+from base64 import b64encode
+from urllib.parse import quote
+
+import pytest
+from pamqp.commands import Basic, Exchange, Queue
+
+from tests.support.brokers import running_leveret
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def make(channel, names):
+    """Declares queues: `make(max_length=2)` has the argument x-max-length."""
+
+    def declare(queue=None, **arguments):
+        named = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+        queue = queue or names.queue()
+        channel.declare(queue, arguments=named)
+        return queue
+
+    return declare
+
+
+@pytest.fixture
+def grave(make):
+    return make()
+
+
+@pytest.fixture
+def source(make, grave):
+    """Declares queues whose dead letters go to `grave`."""
+
+    def declare(**arguments):
+        return make(dead_letter_exchange="", dead_letter_routing_key=grave, **arguments)
+
+    return declare
+
+
+def buried(channel, grave):
+    """The one message in the grave, once it is there."""
+    channel.wait_ready(grave, 1)
+    return channel.get_one(grave)
+
+
+def death(content):
+    return content.headers["x-death"][0]
+
+
+# -- declaring -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("x-message-ttl", -1),
+        ("x-message-ttl", "1000"),
+        ("x-expires", 0),
+        ("x-max-length", -1),
+        ("x-max-priority", 256),
+        ("x-overflow", "sideways"),
+        ("x-dead-letter-routing-key", "alone"),
+        ("x-single-active-consumer", "yes"),
+    ],
+)
+def test_c089_wrong_argument(channel, names, argument, value):
+    method = Queue.Declare(queue=names.queue(), arguments={argument: value})
+    channel.refused(method, 406, f"PRECONDITION_FAILED - invalid arg '{argument}' for queue")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-queue-mode": "lazy"},
+        {"x-queue-version": 2},
+        {"x-ha-policy": "all"},
+        {"x-nobody-knows": "this"},
+    ],
+    ids=lambda arguments: next(iter(arguments)),
+)
+def test_c089_arguments_that_mean_nothing_are_taken(channel, names, arguments):
+    queue = names.queue()
+    channel.declare(queue, arguments=arguments)
+    channel.fill(queue, "a")
+
+
+def test_c090_no_time_and_no_room_are_legal(channel, make):
+    no_time, no_room = make(message_ttl=0), make(max_length=0)
+    for queue in (no_time, no_room):
+        channel.publish("", queue)
+        channel.wait_ready(queue, 0)
+    channel.consume(no_time, no_ack=True)
+    channel.publish("", no_time, b"at once")
+    assert channel.deliver().body == b"at once"
+
+
+def test_c091_an_unused_queue_expires_and_buries_nothing(channel, source, grave):
+    queue = source(expires=150)
+    channel.fill(queue, "a")
+    time.sleep(0.5)  # looking would keep it
+    channel.refused(Queue.Declare(queue=queue, passive=True), 404)
+    channel.open()
+    assert channel.ready(grave) == 0
+
+
+@pytest.mark.parametrize("how", ["get", "declare"])
+def test_c091_polling_or_declaring_keeps_it(channel, make, how):
+    queue = make(expires=400)
+    for _ in range(8):
+        time.sleep(0.1)
+        if how == "get":
+            channel.get(queue)
+        else:
+            channel.declare(queue, passive=True)
+    assert channel.ready(queue) == 0
+
+
+@pytest.fixture(scope="module")
+def managed(broker):
+    """The broker under test; a Leveret of its own, because the shared one serves no HTTP."""
+    if broker.is_rabbitmq:
+        yield broker
+    else:
+        with running_leveret() as started:
+            yield started
+
+
+def restricted(broker, **rights):
+    """A user with these rights only; through the management API of either broker."""
+    name = f"limited-{next(_NUMBERS)}-{time.time_ns()}"
+    login = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    for path, body in (
+        (f"/api/users/{name}", {"password": "secret", "tags": ""}),
+        (f"/api/permissions/{quote(broker.vhost, safe='')}/{name}", {**everything, **rights}),
+    ):
+        api = http.client.HTTPConnection(broker.host, broker.http_port, timeout=10)
+        headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+        api.request("PUT", path, json.dumps(body), headers)
+        assert api.getresponse().status in (201, 204)
+        api.close()
+    return name
+
+
+@pytest.mark.parametrize(
+    ("rights", "text"),
+    [({"read": "^$"}, "queue"), ({"write": "^$"}, "exchange 'graves' in vhost")],
+    ids=["read", "write"],
+)
+def test_c094_dead_letters_need_read_here_and_write_there(managed, names, rights, text):
+    user = restricted(managed, **rights)
+    with managed.socket() as client:
+        client.handshake(managed.vhost, user, "secret")
+        channel = client.channel()
+        channel.declare(names.queue())
+        arguments = {"x-dead-letter-exchange": "graves"}
+        method = Queue.Declare(queue=names.queue(), arguments=arguments)
+        channel.refused(method, 403, f"to {text}" if text == "queue" else text)
+
+
+def test_c094_alternate_exchange_needs_read_here_and_write_there(managed, names):
+    user = restricted(managed, write="^$")
+    with managed.socket() as client:
+        client.handshake(managed.vhost, user, "secret")
+        method = Exchange.Declare(
+            exchange=names.exchange(), arguments={"alternate-exchange": "others"}
+        )
+        client.channel().refused(method, 403, "exchange 'others' in vhost")
+
+
+# -- publishing ------------------------------------------------------------------------------
+
+
+def test_c100_one_refusal_is_a_nack_and_the_others_keep_it(channel, make, names):
+    full, roomy = make(max_length=0, overflow="reject-publish"), make()
+    exchange = names.exchange()
+    channel.exchange(exchange, "fanout")
+    for queue in (full, roomy):
+        channel.bind(queue, exchange)
+    channel.confirm_select()
+    channel.publish(exchange, "")
+    assert channel.expect(Basic.Nack).delivery_tag == 1
+    channel.wait_ready(roomy, 1)
+
+
+def test_c103_expiration_zero(channel, source, grave):
+    queue = source()
+    channel.publish("", queue, expiration="0")
+    assert death(buried(channel, grave))["reason"] == "expired"
+    channel.consume(queue, no_ack=True)
+    channel.publish("", queue, b"at once", expiration="0")
+    assert channel.deliver().body == b"at once"
+
+
+# -- holding ---------------------------------------------------------------------------------
+
+
+def test_c115_requeued_past_its_time_it_expires(channel, source, grave):
+    queue = source(message_ttl=100)
+    channel.publish("", queue)
+    channel.wait_ready(queue, 1)
+    tag = channel.get_one(queue, no_ack=False).tag
+    time.sleep(0.15)
+    channel.nack(tag)
+    assert death(buried(channel, grave))["reason"] == "expired"
+
+
+def test_c131_one_consumer_gets_all_and_the_next_takes_over(client, channel, make):
+    queue = make(single_active_consumer=True)
+    other = client.channel(2)
+    first = channel.consume(queue, no_ack=True)
+    other.consume(queue, no_ack=True)
+    channel.publish("", queue, b"1")
+    channel.publish("", queue, b"2")
+    assert [one.body for one in channel.deliveries(2)] == [b"1", b"2"]
+    channel.cancel(first)
+    channel.publish("", queue, b"3")
+    assert other.deliver().body == b"3"
+
+
+def test_c131_exclusive_consume_is_refused(channel, make):
+    queue = make(single_active_consumer=True)
+    channel.refused(Basic.Consume(queue=queue, exclusive=True), 403)
+
+
+def test_c131_polling_is_answered_as_empty(client, channel, make):
+    queue = make(single_active_consumer=True)
+    client.channel(2).consume(queue)
+    channel.publish("", queue)
+    assert channel.get(queue) is None
+
+
+def test_c132_priorities(channel, make):
+    queue = make(max_priority=5)
+    sent = [(b"a", None), (b"b", 3), (b"c", 9), (b"d", 3), (b"e", 5), (b"f", 0)]
+    for body, priority in sent:
+        channel.publish("", queue, body, priority=priority)
+    channel.wait_ready(queue, len(sent))
+    assert channel.drain(queue) == [b"c", b"e", b"b", b"d", b"a", b"f"]
+
+
+def test_c132_what_was_delivered_is_not_overtaken(channel, make):
+    queue = make(max_priority=5)
+    channel.qos(1)
+    channel.consume(queue)
+    channel.publish("", queue, b"low", priority=1)
+    low = channel.deliver()
+    for body, priority in ((b"middle", 2), (b"high", 5)):
+        channel.publish("", queue, body, priority=priority)
+    channel.wait_ready(queue, 2)
+    channel.ack(low.tag)
+    assert channel.deliver().body == b"high"
+
+
+def test_c135_behind_a_longer_lived_head_it_counts_but_is_never_delivered(channel, make):
+    queue = make()
+    channel.publish("", queue, b"head")
+    channel.publish("", queue, b"dead", expiration="20")
+    channel.wait_ready(queue, 2)
+    time.sleep(0.1)
+    assert channel.ready(queue) == 2
+    assert channel.drain(queue) == [b"head"]
+
+
+def test_c136_the_smaller_time_holds_and_copies_die_separately(channel, make, names):
+    brief, lasting = make(message_ttl=30), make(message_ttl=60_000)
+    exchange = names.exchange()
+    channel.exchange(exchange, "fanout")
+    for queue in (brief, lasting):
+        channel.bind(queue, exchange)
+    channel.publish(exchange, "", b"a")
+    channel.wait_ready(lasting, 1)
+    channel.wait_ready(brief, 0)
+    assert channel.drain(lasting) == [b"a"]
+    channel.publish("", lasting, expiration="30")
+    channel.wait_ready(lasting, 0)
+
+
+def test_c137_the_oldest_go_and_the_publisher_is_acked(channel, source, grave):
+    queue = source(max_length=2)
+    channel.confirm_select()
+    for body in (b"1", b"2", b"3"):
+        channel.publish("", queue, body)
+    channel.confirmed(3)
+    gone = buried(channel, grave)
+    assert (gone.body, death(gone)["reason"]) == (b"1", "maxlen")
+    assert channel.drain(queue) == [b"2", b"3"]
+
+
+def test_c137_bytes_are_those_of_bodies_and_unacked_do_not_count(channel, make):
+    queue = make(max_length_bytes=6)
+    channel.fill(queue, ["abc"])
+    channel.get_one(queue, no_ack=False)
+    for body in (b"defg", b"hi"):
+        channel.publish("", queue, body, headers={"long": "x" * 100})
+    channel.wait_ready(queue, 2)
+    assert channel.drain(queue) == [b"defg", b"hi"]
+
+
+def test_c138_the_newest_is_refused(channel, make):
+    queue = make(max_length=1, overflow="reject-publish")
+    channel.publish("", queue, b"kept")
+    channel.wait_ready(queue, 1)
+    channel.publish("", queue, b"dropped without a word")
+    channel.confirm_select()
+    channel.publish("", queue, b"refused")
+    assert channel.expect(Basic.Nack).delivery_tag == 1
+    assert channel.drain(queue) == [b"kept"]
+
+
+def test_c138_the_newest_is_refused_and_buried(channel, source, grave):
+    queue = source(max_length=1, overflow="reject-publish-dlx")
+    channel.fill(queue, ["kept"])
+    channel.confirm_select()
+    channel.publish("", queue, b"refused")
+    assert channel.expect(Basic.Nack).delivery_tag == 1
+    gone = buried(channel, grave)
+    assert (gone.body, death(gone)["reason"]) == (b"refused", "maxlen")
+
+
+# -- dead letters ----------------------------------------------------------------------------
+
+
+def reject(channel, queue):
+    channel.wait_ready(queue, 1)
+    tag = channel.get_one(queue, no_ack=False).tag
+    channel.send(Basic.Reject(delivery_tag=tag, requeue=False))
+
+
+def test_c139_its_own_keys_go_on_with_it(channel, make, names, expected):
+    exchange = names.exchange()
+    channel.exchange(exchange)
+    dead = make(dead_letter_exchange=exchange)
+    by_key, by_copy, by_blind_copy = make(), make(), make()
+    for queue, key in ((by_key, dead), (by_copy, "copy"), (by_blind_copy, "blind")):
+        channel.bind(queue, exchange, key)
+    channel.publish("", dead, headers={"CC": ["copy"], "BCC": ["blind"], "mine": "kept"})
+    reject(channel, dead)
+    for queue in (by_key, by_copy):
+        found = buried(channel, queue)
+        assert (found.method.exchange, found.method.routing_key) == (exchange, dead)
+        assert found.headers["CC"] == ["copy"]
+        assert found.headers["mine"] == "kept"
+        assert "BCC" not in found.headers
+    # Blind copies are not stored with the message.
+    channel.wait_ready(by_blind_copy, expected(leveret=0, rabbitmq=1))
+
+
+def test_c139_a_key_of_the_queue_replaces_them(channel, source, grave):
+    queue = source()
+    channel.publish("", queue, headers={"CC": ["copy"]})
+    reject(channel, queue)
+    found = buried(channel, grave)
+    assert found.method.routing_key == grave
+    assert "CC" not in found.headers
+    assert death(found)["routing-keys"] == [queue, "copy"]
+
+
+def test_c140_x_death_in_full(channel, source, grave):
+    queue = source()
+    channel.publish("", queue, expiration="30", message_id="m", headers={"mine": 1})
+    found = buried(channel, grave)
+    entry = death(found)
+    when = entry.pop("time")
+    assert abs(when.timestamp() - time.time()) < 60
+    assert entry == {
+        "count": 1,
+        "reason": "expired",
+        "queue": queue,
+        "exchange": "",
+        "routing-keys": [queue],
+        "original-expiration": "30",
+    }
+    assert (found.properties.expiration, found.properties.message_id) == (None, "m")
+    assert found.headers["mine"] == 1
+
+
+def test_c140_one_entry_per_queue_and_reason_newest_first(channel, names):
+    first, second = names.queue(), names.queue()
+    for queue, target in ((first, second), (second, first)):
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target}
+        channel.declare(queue, arguments=arguments)
+    channel.publish("", first)
+    for queue in (first, second, first):
+        reject(channel, queue)
+    found = buried(channel, second)
+    seen = [(one["queue"], one["reason"], one["count"]) for one in found.headers["x-death"]]
+    assert seen == [(first, "rejected", 2), (second, "rejected", 1)]
+
+
+def test_c141_first_and_last_death(channel, make, source, grave, expected):
+    middle = source(message_ttl=30)
+    first = make(dead_letter_exchange="", dead_letter_routing_key=middle)
+    channel.publish("", first)
+    reject(channel, first)
+    headers = buried(channel, grave).headers
+    assert headers["x-first-death-queue"] == first
+    assert headers["x-first-death-reason"] == "rejected"
+    assert headers["x-first-death-exchange"] == ""
+    last = {name: headers.get(f"x-last-death-{name}") for name in ("queue", "reason")}
+    assert last == expected(
+        leveret={"queue": middle, "reason": "expired"}, rabbitmq={"queue": None, "reason": None}
+    )
+
+
+def test_c142_x_death_of_a_client(channel, source, grave, expected):
+    queue = source()
+    lie = {"queue": queue, "reason": "rejected", "count": 5, "exchange": "", "routing-keys": []}
+    channel.publish("", queue, headers={"x-death": [lie]})
+    reject(channel, queue)
+    assert death(buried(channel, grave))["count"] == expected(leveret=1, rabbitmq=6)
+
+
+def test_c143_a_circle_without_rejection_ends(channel, names):
+    queue = names.queue()
+    arguments = {
+        "x-message-ttl": 30,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": queue,
+    }
+    channel.declare(queue, arguments=arguments)
+    channel.publish("", queue)
+    channel.wait_ready(queue, 0)
+    channel.expect_silence()
+    assert channel.ready(queue) == 0
+
+
+def test_c144_a_circle_through_rejection_goes_on_and_counts(channel, names):
+    queue = names.queue()
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
+    channel.declare(queue, arguments=arguments)
+    channel.publish("", queue)
+    for _ in range(3):
+        reject(channel, queue)
+    assert death(buried(channel, queue))["count"] == 3
+
+
+def test_c145_delivery_limit(channel, names, grave, expected):
+    """Only quorum queues of RabbitMQ have one."""
+    queue = names.queue()
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-delivery-limit": 1,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": grave,
+    }
+    channel.declare(queue, durable=True, arguments=arguments)
+    channel.publish("", queue)
+    counts = []
+    for _ in range(2):
+        channel.wait_ready(queue, 1)
+        got = channel.get_one(queue, no_ack=False)
+        counts.append(got.headers.get("x-delivery-count"))
+        channel.nack(got.tag)
+    assert counts == expected(leveret=[None, 1], rabbitmq=[0, 1])
+    assert death(buried(channel, grave))["reason"] == "delivery_limit"
+
+
+def test_c146_a_missing_target_drops(channel, make):
+    queue = make(dead_letter_exchange="no-such-exchange")
+    channel.publish("", queue)
+    reject(channel, queue)
+    channel.wait_ready(queue, 0)
+
+
+def test_c146_a_full_target(channel, make, expected):
+    """On purpose: RabbitMQ loses what its dead-letter target refuses, Leveret keeps it."""
+    full = make(max_length=1, overflow="reject-publish")
+    queue = make(dead_letter_exchange="", dead_letter_routing_key=full)
+    channel.fill(full, "a")
+    channel.publish("", queue, b"late")
+    reject(channel, queue)
+    channel.wait_ready(queue, 0)
+    assert channel.drain(full) == [b"a"]
+    wanted = expected(leveret=[b"late"], rabbitmq=[])
+    if wanted:
+        channel.wait_ready(full, 1)
+    else:
+        channel.expect_silence(1.2)
+    assert channel.drain(full) == wanted
