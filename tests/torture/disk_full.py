@@ -34,7 +34,7 @@ async def fill_the_disk(
         with small_disk(directory / f"a{done}", kind, 160 * MIB) as disk:
             figures.append(await _with_alarm(disk, problems))
         with small_disk(directory / f"b{done}", other, 80 * MIB) as disk:
-            figures.append(await _without_alarm(disk, problems))
+            figures.append(await _without_alarm(disk, problems, kill_when_full=done % 2 == 1))
         progress(done + 1, cycles)
     text = f"{cycles} disks filled with the alarm on and {cycles} off; " + "; ".join(figures[:2])
     return Outcome("R-12", "disk full", text, tuple(problems))
@@ -76,7 +76,7 @@ async def _with_alarm(disk: Path, problems: list[str]) -> str:
     )
 
 
-async def _without_alarm(disk: Path, problems: list[str]) -> str:
+async def _without_alarm(disk: Path, problems: list[str], kill_when_full: bool) -> str:
     """The disk is really full: nacks; nothing confirmed is lost, also when killed right then."""
     ballast = disk / "ballast"
     write_ballast(ballast, 40 * MIB)
@@ -86,9 +86,14 @@ async def _without_alarm(disk: Path, problems: list[str]) -> str:
     await publisher.start(broker.address)
     await asyncio.wait_for(publisher.flood(lambda: publisher.nacked > 0), 60)
     await asyncio.sleep(0.5)
+    if kill_when_full:
+        await broker.kill()
+        await broker.start()
+        await publisher.start(broker.address)
     ballast.unlink()
     began = time.monotonic()
-    await asyncio.wait_for(publisher.client.unblocked.wait(), 30)
+    if not kill_when_full:
+        await asyncio.wait_for(publisher.client.unblocked.wait(), 30)
     fresh = Publisher(ledger, QUEUE, 2, 4096)
     await fresh.start(broker.address)
     await fresh.send_many(1)
