@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.torture.checker import Ledger, Verdict
 from tests.torture.load import Load, LoadSpec
 from tests.torture.outcome import Outcome, Progress, silent
-from tests.torture.process import BrokerProcess
+from tests.torture.process import LEVERET, SWEEPING, BrokerProcess
 from tests.torture.waiting import slowness, until_reaches
 
 START_LIMIT = 3.0
@@ -19,8 +19,10 @@ SETTINGS = (
     (),
     ("history=off", "queue_window=50"),
     ("history=metadata", "queue_window=1000", "queue_window_bytes=64KiB"),
+    ("history_max_bytes=1MiB", "history_max_age=1s"),
 )
-"""One after the other, on the same data: short windows read ahead, less history trims more."""
+"""One after the other, on the same data: short windows read ahead, less history trims more, and
+the last one sweeps without pause."""
 
 
 async def kill_under_load(
@@ -34,6 +36,7 @@ async def kill_under_load(
     slowest = 0.0
     for done in range(cycles):
         broker.settings = SETTINGS[done % len(SETTINGS)]
+        broker.program = SWEEPING if broker.settings is SETTINGS[-1] else LEVERET
         await broker.start()
         slowest = max(slowest, broker.start_seconds)
         if done == 0:

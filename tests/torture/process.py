@@ -13,6 +13,13 @@ from pathlib import Path
 from typing import IO
 
 START_SECONDS = 60
+LEVERET = ("-m", "leveret")
+SWEEPING = (
+    "-c",
+    "import sys, leveret.broker.upkeep as upkeep; upkeep.SWEEP_SECONDS = 0.1;"
+    "from leveret.cli import main; sys.exit(main())",
+)
+"""The same broker, but it trims its history all the time."""
 
 
 _RUNNING: set[asyncio.subprocess.Process] = set()
@@ -32,6 +39,7 @@ class BrokerProcess:
         self._options = ("--data-dir", str(data_dir), *options)
         self.settings: tuple[str, ...] = ()
         """`key=value`, for the next start."""
+        self.program = LEVERET
         self._env = {**os.environ, "LEVERET_HTTP_ENABLED": "false", **(env or {})}
         self._process: asyncio.subprocess.Process | None = None
         self._log: IO[bytes] | None = None
@@ -54,7 +62,7 @@ class BrokerProcess:
 
     async def launch(self) -> str:
         """Start the process; its ready line, or nothing when it gave up."""
-        command = (*self.prefix, sys.executable, "-m", "leveret", "serve", "--amqp-port", "0")
+        command = (*self.prefix, sys.executable, *self.program, "serve", "--amqp-port", "0")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe nobody reads would fill up
         self._process = await asyncio.create_subprocess_exec(
             *command,
