@@ -120,7 +120,8 @@ async def _suffer(directory: Path, fault: Fault, tally: Tally, problems: list[st
     with suppress(ConnectionGone):
         await publisher.start(broker.address)
         with suppress(TimeoutError):
-            await asyncio.wait_for(publisher.flood(lambda: publisher.nacked > 0, 200), 2)
+            async with asyncio.timeout(2):
+                await publisher.flood(lambda: publisher.nacked > 0, 200)
     log = broker.said()
     if "the store has failed" in log:
         tally.failed += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from pamqp import commands
 
@@ -84,10 +85,9 @@ class Publisher:
     async def wait(self, seconds: float) -> None:
         """Until something was decided, or that long."""
         self._changed.clear()
-        try:
-            await asyncio.wait_for(self._changed.wait(), seconds)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):  # wait_for could swallow a cancellation from outside
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
 
     async def until(self, true: Callable[[], bool], seconds: float = 60) -> None:
         async with asyncio.timeout(seconds):
