@@ -236,6 +236,7 @@ class Channel:
             where = f"queue '{queue.name}' in vhost '{self.vhost.name}'"
             raise AccessRefused(f"{where} {error.explanation}") from error
         self.consumers[tag] = consumer
+        self.broker.events.consumer(self.vhost, queue, tag, "created")
 
     def _consume_replies(self, tag: str, method: Any) -> None:
         if not method.no_ack:
@@ -248,8 +249,9 @@ class Channel:
         self.reply_consumer = consumer
 
     def _cancel(self, method: Any) -> None:
-        consumer = self.consumers.pop(method.consumer_tag, None)
+        consumer = self.consumers.get(method.consumer_tag)
         if consumer is not None:
+            self.forget_consumer(consumer)
             self.vhost.leave_queue(consumer.queue, consumer)
         elif self.reply_consumer is not None and self.reply_consumer.tag == method.consumer_tag:
             self._end_replies()
@@ -263,6 +265,7 @@ class Channel:
 
     def forget_consumer(self, consumer: AmqpConsumer) -> None:
         self.consumers.pop(consumer.tag, None)
+        self.broker.events.consumer(self.vhost, consumer.queue, consumer.tag, "deleted")
 
     def _qos(self, method: Any) -> None:
         if method.prefetch_size:
@@ -453,8 +456,8 @@ class Channel:
             return
         self.closed = True
         for consumer in list(self.consumers.values()):
+            self.forget_consumer(consumer)
             self.vhost.leave_queue(consumer.queue, consumer)
-        self.consumers.clear()
         self._end_replies()
         chosen, self.unacked = self.unacked, {}
         if self.transaction is not None:

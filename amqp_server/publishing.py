@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_server.codec import Publish
-from leveret.broker import Plan
+from leveret.broker import Plan, firehose
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from leveret.model.message import Message
 from leveret.model.properties import DIRECT_REPLY_TO, edit_headers, replace
@@ -44,6 +44,10 @@ def careful_plan(channel: Channel, publish: Publish, message: Message) -> tuple[
         stripped = edit_headers(message.properties, frozenset({"BCC"}), {})
         message = message.with_properties(stripped)
     plan = vhost.plan(address, extra_keys, headers, channel.broker.users.revision)
+    if vhost.tracing:
+        session = channel.session
+        who = {"connection": session.name, "channel": channel.number, "user": session.user.name}
+        firehose.published(channel.broker, vhost, plan, message, who)
     return plan, message
 
 

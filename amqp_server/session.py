@@ -291,6 +291,7 @@ class Session:
         self.wire.channels[number] = WireChannel()
         self.channels[number] = Channel(self, number)
         self.broker.counters.channels_opened += 1
+        self.broker.events.channel(self, number, "created")
         self._say(number, ChannelOpenOk(""))
 
     def _close_channel(self, number: int) -> None:
@@ -325,6 +326,7 @@ class Session:
                 self.flush()
             channel.close()
             self.broker.counters.channels_closed += 1
+            self.broker.events.channel(self, number, "closed")
 
     # The connection ----------------------------------------------------------------------------
 
@@ -382,6 +384,7 @@ class Session:
         self.wire.state = ConnectionState.OPEN
         self.broker.connections[self] = None
         self.broker.counters.connections_opened += 1
+        self.broker.events.connection(self, "created")
         log.info("%s: user %r opened vhost %r", self.name, self.user.name, name)
         self._say(0, commands.Connection.OpenOk())
 
@@ -442,6 +445,7 @@ class Session:
             self.vhost.forget_queue(queue)
         if self.broker.connections.pop(self, _MISSING) is not _MISSING:
             self.broker.counters.connections_closed += 1
+            self.broker.events.connection(self, "closed")
 
     # Blocking publishers -----------------------------------------------------------------------
 

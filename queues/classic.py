@@ -27,7 +27,7 @@ from queues.entry import Entry, Outcome
 from queues.journal import Journal
 from queues.limits import deadline, is_past, overdue, refuses, surplus, worn
 from queues.options import Overflow, options_of
-from queues.port import Consumer, DeathReason, Enqueued, Upward
+from queues.port import Consumer, DeathReason, Enqueued, Tap, Upward
 from queues.ready import Ready, by_id, make_ready, put_back
 from queues.rota import Rota
 from queues.spec import QueueSpec
@@ -60,6 +60,7 @@ class ClassicQueue:
         self.unacked: dict[int, Entry] = {}
         self.burial = Burial(self, upward)
         self.dedup: Deduplication | None = None
+        self.tap: Tap | None = None
         self.backlog = Backlog()
         self.had_consumers = False
         self.counters = QueueCounters()
@@ -281,6 +282,8 @@ class ClassicQueue:
             self.journal.delivered(entries, consumer.actor)
         self._leave_ready(entries, consumer.no_ack, consumer.actor)
         self.counters.delivered(entries, consumer.no_ack)
+        if self.tap is not None:
+            self.tap(self, entries, consumer)
         consumer.deliver(self, entries)
 
     def _leave_ready(self, entries: Sequence[Entry], no_ack: bool, actor: int) -> None:
@@ -307,6 +310,8 @@ class ClassicQueue:
             self.journal.got(entry, actor)
         self._leave_ready([entry], no_ack, actor)
         self.counters.got(entry, no_ack)
+        if self.tap is not None:
+            self.tap(self, [entry], None)
         self._read_ahead()
         return entry
 

@@ -131,3 +131,7 @@ class HeldQueue(Protocol):
 
     def close(self, deleted: bool) -> int:
         """End: consumers are told when it is deleted for good; how many were ready."""
+
+
+Tap = Callable[[HeldQueue, Sequence[Entry], Consumer | None], None]
+"""Sees what a queue hands out, and to whom; to a poller when to nobody."""

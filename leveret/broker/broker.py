@@ -15,12 +15,13 @@ from typing import Any, Protocol, TypeVar
 
 from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec
-from leveret.broker import governing
+from leveret.broker import firehose, governing, hooks
 from leveret.broker.alarms import Alarms
 from leveret.broker.commits import Commits
 from leveret.broker.dead_letters import republish
 from leveret.broker.deadlines import Deadlines
 from leveret.broker.delays import KIND as DELAYS
+from leveret.broker.events import Events
 from leveret.broker.log_keeper import LogKeeper
 from leveret.broker.logs import Logs
 from leveret.broker.metrics import Metrics, queue_values
@@ -119,6 +120,8 @@ class Broker:
         self.logs = Logs(self, self.log_keeper)
         self.upkeep = Upkeep(self)
         self.stations = Stations.of(self)
+        self.events = Events(self, DEFAULT_VHOST)
+        self.users.on_change = self.events.tell
         self._classics: dict[int, ClassicQueue] = {}
         self._held_back: dict[HeldBack, None] = {}
         self._origins: dict[tuple[str, str], int] = {}
@@ -213,11 +216,13 @@ class Broker:
     def add_vhost(self, name: str, options: Mapping[str, Any] | None = None) -> VirtualHost:
         vhost = self._make_vhost(name)
         self.set_vhost_options(vhost, options or {})
+        self.events.vhost(name, "created")
         return vhost
 
     def set_vhost_options(self, vhost: VirtualHost, options: Mapping[str, Any]) -> None:
         """Description, tags and the like: kept and shown."""
         vhost.options = dict(options)
+        firehose.switch(self, vhost)
         self.store.save(VhostDefinition(vhost.name, json.dumps(vhost.options)))
         self.turn.schedule()
 
@@ -225,10 +230,7 @@ class Broker:
         vhost = VirtualHost(name, self.store, self._make_queue, self.turn.touch, self.queue_ids)
         vhost.keep_unroutable = governing.KEEP[self.settings.history]
         vhost.on_queue_gone = lambda queue: self._queue_gone(vhost, queue)
-        vhost.on_made = lambda made: governing.apply_policy(self, vhost, made)
-        vhost.on_exchange_gone = lambda exchange: self.stations.gone(vhost, exchange)
-        vhost.on_bound = lambda exchange, made: self.stations.bound(vhost, exchange, made)
-        vhost.doorway = lambda *way: self.stations.doorway(vhost, *way)
+        hooks.listen(self, vhost)
         self.vhosts[name] = vhost
         return vhost
 
@@ -247,6 +249,7 @@ class Broker:
         self.policies.delete_vhost(name)
         self.parameters.delete_vhost(name)
         self.store.delete(VhostDefinition(name))
+        self.events.vhost(name, "deleted")
         self.turn.schedule()
 
     def delete_user(self, name: str) -> None:
@@ -308,6 +311,7 @@ class Broker:
 
     def _queue_gone(self, vhost: VirtualHost, queue: HeldQueue) -> None:
         self.log_keeper.gone(vhost, queue)
+        self.events.topology(vhost, queue, "deleted")
         if isinstance(queue, ClassicQueue) and queue.dedup is not None:
             queue.dedup.clear()
         gone = self.counters.gone_queues
@@ -371,7 +375,9 @@ class Broker:
             governing.apply_limits(self, name)
 
     def _take_up_vhost(self, definition: VhostDefinition) -> None:
-        self._make_vhost(definition.name).options = json.loads(definition.options)
+        vhost = self._make_vhost(definition.name)
+        vhost.options = json.loads(definition.options)
+        firehose.switch(self, vhost)
 
     def _take_up_parameter(self, definition: ParameterDefinition) -> None:
         if not self.stations.recover_key(definition):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from bindings import Binding, Destination, DestinationKind
 from exchange import explain_route, route
+from leveret.broker import firehose
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from leveret.model.message import Address, Message
 from leveret.model.properties import DIRECT_REPLY_TO, edit_headers
@@ -54,6 +55,9 @@ def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) ->
     if "BCC" in headers:
         message = message.with_properties(edit_headers(message.properties, frozenset({"BCC"}), {}))
     plan = vhost.plan(message.address, keys, headers, broker.users.revision)
+    if vhost.tracing:
+        who = {"connection": "HTTP API", "channel": 0, "user": user.name}
+        firehose.published(broker, vhost, plan, message, who)
     message.time_ms = broker.clock.wall_ms()
     message.origin = broker.origin_of(vhost.name, user.name)
     taken = broker.route(plan, message)

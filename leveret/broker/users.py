@@ -8,9 +8,10 @@ import hmac
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 import re2
 
@@ -103,6 +104,7 @@ class Users:
         self.topic_permissions: dict[tuple[str, str, str], TopicPermissionDefinition] = {}
         self.revision = 0
         self.guest_from_anywhere = False
+        self.on_change: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None
 
     # Logging in --------------------------------------------------------------------------------
 
@@ -141,6 +143,7 @@ class Users:
     ) -> User:
         """Make or change a user; limits stay as they were."""
         before = self.by_name.get(name)
+        self.on_change(_change(before, password_hash), {"name": name})
         return self._keep(User(name, password_hash, hashing, tags, before.limits if before else {}))
 
     def set_tags(self, name: str, tags: tuple[str, ...]) -> None:
@@ -168,6 +171,7 @@ class Users:
             self.clear_topic_permission(*topic)
         self.revision += 1
         self._store.delete(UserDefinition(name, user.password_hash, user.hashing))
+        self.on_change("user.deleted", {"name": name})
 
     def set_permission(self, permission: PermissionDefinition) -> None:
         for one in (permission.configure, permission.write, permission.read):
@@ -175,12 +179,14 @@ class Users:
         self.permissions[permission.user, permission.vhost] = permission
         self.revision += 1
         self._store.save(permission)
+        self.on_change("permission.created", asdict(permission))
 
     def clear_permission(self, user: str, vhost: str) -> None:
         permission = self.permissions.pop((user, vhost), None)
         if permission is not None:
             self.revision += 1
             self._store.delete(permission)
+            self.on_change("permission.deleted", {"user": user, "vhost": vhost})
 
     def set_topic_permission(self, permission: TopicPermissionDefinition) -> None:
         check_pattern(permission.write)
@@ -214,3 +220,9 @@ class Users:
 
 def _is_loopback(host: str) -> bool:
     return not host or host.startswith(_LOOPBACK)
+
+
+def _change(before: User | None, password_hash: str) -> str:
+    if before is None:
+        return "user.created"
+    return "user.tags.set" if before.password_hash == password_hash else "user.password.changed"

@@ -52,7 +52,7 @@ PREDECLARED = (
     ("amq.headers", "headers"),
     ("amq.match", "headers"),
 )
-TRACE_EXCHANGE = "amq.rabbitmq.trace"
+TRACE_EXCHANGE, EVENT_EXCHANGE = "amq.rabbitmq.trace", "amq.rabbitmq.event"
 NO_LIMIT = -1
 REPLY_PREFIX = DIRECT_REPLY_TO + "."
 
@@ -92,6 +92,8 @@ class VirtualHost:
         self.on_made: Callable[[Exchange | HeldQueue], None] = lambda made: None
         self.on_exchange_gone: Callable[[Exchange], None] = lambda exchange: None
         self.on_bound: Callable[[Exchange, Binding], None] = lambda exchange, binding: None
+        self.on_unbound: Callable[[Binding], None] = lambda binding: None
+        self.tracing = False
         self.doorway: Callable[[list[str], Table, Passed], HeldQueue] | None = None
         self.options: dict[str, Any] = {}
         self.most_queues = NO_LIMIT
@@ -102,8 +104,9 @@ class VirtualHost:
         self._bindings_to: dict[Destination, dict[Binding, None]] = {}
         for exchange_name, kind in PREDECLARED:
             self.exchanges[exchange_name] = Exchange(ExchangeSpec(exchange_name, kind, True))
-        trace = ExchangeSpec(TRACE_EXCHANGE, "topic", durable=True, internal=True)
-        self.exchanges[TRACE_EXCHANGE] = Exchange(trace)
+        for internal in (TRACE_EXCHANGE, EVENT_EXCHANGE) if name == "/" else (TRACE_EXCHANGE,):
+            spec = ExchangeSpec(internal, "topic", durable=True, internal=True)
+            self.exchanges[internal] = Exchange(spec)
 
     def __repr__(self) -> str:
         return (
@@ -395,6 +398,7 @@ class VirtualHost:
             held.pop(binding, None)
             if not held:
                 del self._bindings_to[binding.destination]
+        self.on_unbound(binding)
         if durable:
             self._store.delete(self._binding_definition(binding))
         if exchange.is_abandoned and exchange.name in self.exchanges:
@@ -444,7 +448,7 @@ class VirtualHost:
             reply = self.reply_queues.get(address.routing_key)
             found_queues: list[HeldQueue] = [reply] if reply else []
             return Plan(self.version, exchange, found_queues, False, rights, Keep.NOTHING)
-        reusable = found.reusable and not extra_keys
+        reusable = found.reusable and not extra_keys and not self.tracing
         keep = max((queue.keep for queue in queues), default=self.keep_unroutable)
         return Plan(self.version, exchange, queues, reusable, rights, keep)
 

@@ -30,7 +30,7 @@ def test_overview_of_empty_broker_has_all_that_tools_demand(api: httpx.Client) -
     assert overview["queue_totals"]["messages"] == 0
     assert "rate" in overview["queue_totals"]["messages_details"]
     assert overview["object_totals"] == {
-        "connections": 0, "channels": 0, "queues": 0, "exchanges": 7, "consumers": 0
+        "connections": 0, "channels": 0, "queues": 0, "exchanges": 8, "consumers": 0
     }  # fmt: skip
     protocols = {one["protocol"]: one["port"] for one in overview["listeners"]}
     assert protocols["http"] == api.base_url.port
