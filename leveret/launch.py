@@ -61,7 +61,12 @@ class RunningBroker:
             return MemoryStore(on_committed=on_committed, on_failed=on_failed)
         from queues.storage.sql_store import SqlStore
 
-        return SqlStore(self.settings.data_dir, on_committed=on_committed, on_failed=on_failed)
+        return SqlStore(
+            self.settings.data_dir,
+            on_committed=on_committed,
+            on_failed=on_failed,
+            notes={"history": self.settings.history},
+        )
 
     @property
     def url(self) -> str:

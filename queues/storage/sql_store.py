@@ -11,7 +11,8 @@ A crash loses the batches not reported committed and nothing else.
 import asyncio
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -69,9 +70,12 @@ class SqlStore(FillingStore):
         on_committed: OnCommitted,
         on_failed: OnFailed,
         now_ms: Callable[[], int] = wall_clock_ms,
+        notes: Mapping[str, str] | None = None,
     ) -> None:
+        """`notes` are written beside the data, for those who read it without the broker."""
         super().__init__(on_committed=on_committed, on_failed=on_failed, now_ms=now_ms)
         self._path = data_directory
+        self._notes = dict(notes or {})
         self._directory: DataDirectory | None = None
         self._writer: Writer | None = None
         self._reader = Reader(data_directory / DATABASE_NAME)
@@ -150,6 +154,10 @@ class SqlStore(FillingStore):
         now_ms = self._now_ms()
         connection.execute(statements.BEGIN)
         transactor.set_meta("clean", "0")
+        for key, value in self._notes.items():
+            transactor.set_meta(key, value)
+        if "id" not in read_meta(connection):
+            transactor.set_meta("id", str(uuid.uuid4()))
         connection.execute(statements.QUEUES_IN_HISTORY_END, (now_ms,))
         connection.execute(statements.ORIGINS_END, (now_ms,))
         connection.execute(statements.COMMIT)
