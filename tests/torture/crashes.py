@@ -10,9 +10,10 @@ from tests.torture.checker import Ledger, Verdict
 from tests.torture.load import Load, LoadSpec
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import LEVERET, SWEEPING, BrokerProcess
-from tests.torture.waiting import slowness, until_reaches
+from tests.torture.waiting import until_reaches
 
 START_LIMIT = 3.0
+"""Processor seconds, whatever else the machine has to do."""
 LEAST, MOST = 1_000, 10_000
 """Confirmed messages between a start and the kill."""
 SETTINGS = (
@@ -33,12 +34,13 @@ async def kill_under_load(
     ledger = Ledger()
     broker = BrokerProcess(directory)
     load = Load(LoadSpec(), ledger)
-    slowest = 0.0
+    slowest = processor = 0.0
     for done in range(cycles):
         broker.settings = SETTINGS[done % len(SETTINGS)]
         broker.program = SWEEPING if broker.settings is SETTINGS[-1] else LEVERET
         await broker.start()
         slowest = max(slowest, broker.start_seconds)
+        processor = max(processor, broker.start_processor_seconds)
         if done == 0:
             await load.declare(broker.address)
         enough = asyncio.Event()
@@ -56,9 +58,12 @@ async def kill_under_load(
     slowest = max(slowest, broker.start_seconds)
     verdict = ledger.verdict()
     problems = problems_of(verdict)
-    if slowest > START_LIMIT * await slowness():
-        problems.append(f"a start took {slowest:.1f} s")
-    figures = f"{cycles} kills, {verdict}; slowest start {slowest:.1f} s"
+    if processor > START_LIMIT:
+        problems.append(f"a start took {processor:.1f} s of processor time")
+    figures = (
+        f"{cycles} kills, {verdict}; slowest start {slowest:.1f} s, "
+        f"{processor:.1f} s of processor time"
+    )
     return Outcome("R-01", "kill -9 under load", figures, tuple(problems))
 
 
