@@ -6,13 +6,13 @@ durable changes leave when the change is on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from amqp_server.codec import Method, QueueDeclareOk, commands
 from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec
-from leveret.broker import Right
+from leveret.broker import Right, governing
 from leveret.model.errors import NotFound, NotImplementedHere
 from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.tables import type_names
@@ -69,7 +69,9 @@ class Declarations:
                 type_names(table) if table else {},
             )
             channel.require(Right.CONFIGURE, "queue", name or "amq.gen")
-            self._require_dead_letters(name or "amq.gen", spec.arguments)
+            governing.require_dead_letters(
+                channel.broker, session.user.name, channel.vhost, name or "amq.gen", spec.arguments
+            )
             if name:
                 queue = channel.vhost.declare_queue(spec, session)
             else:
@@ -80,13 +82,6 @@ class Declarations:
         if not method.nowait:
             answer = QueueDeclareOk(queue.name, queue.ready_count, len(queue.consumers))
             channel.reply(answer, durable=method.durable and not method.passive)
-
-    def _require_dead_letters(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """What dies here is read here and written there, in the name of whoever declares."""
-        target = arguments.get("x-dead-letter-exchange")
-        if isinstance(target, str) and name not in self._channel.vhost.queues:
-            self._channel.require(Right.READ, "queue", name)
-            self._channel.require(Right.WRITE, "exchange", target)
 
     def _declare_reply_queue(self, method: Any, name: str) -> None:
         """A responder asks this way whether the requester is still there."""

@@ -31,6 +31,8 @@ class Cause(NamedTuple):
 
 
 class Burial:
+    __slots__ = ("_queue", "_up", "retry_ms", "stuck")
+
     def __init__(self, queue: ClassicQueue, upward: Upward) -> None:
         self._queue = queue
         self._up = upward

@@ -25,7 +25,7 @@ from http_admin.views import (
     exchange_row,
     queue_row,
 )
-from leveret.broker import Broker, Right, User, VirtualHost
+from leveret.broker import Broker, Right, User, VirtualHost, governing
 from queues import HeldQueue, QueueSpec
 
 router = APIRouter(prefix="/api")
@@ -100,10 +100,14 @@ async def put_exchange(
     """Declare an exchange."""
     held = vhost_for(hub, user, vhost)
     _require(hub, user, held, Right.CONFIGURE, "exchange", name)
-    existed = name in held.exchanges
-    held.declare_exchange(
-        ExchangeSpec(name, body.type, body.durable, body.auto_delete, body.internal, body.arguments)
+    spec = ExchangeSpec(
+        name, body.type, body.durable, body.auto_delete, body.internal, body.arguments
     )
+    if spec.alternate is not None:
+        _require(hub, user, held, Right.READ, "exchange", name)
+        _require(hub, user, held, Right.WRITE, "exchange", spec.alternate)
+    existed = name in held.exchanges
+    held.declare_exchange(spec)
     await until_durable(hub)
     response.status_code = 204 if existed else 201
 
@@ -208,6 +212,7 @@ async def put_queue(
     """Declare a queue."""
     held = vhost_for(hub, user, vhost)
     _require(hub, user, held, Right.CONFIGURE, "queue", name)
+    governing.require_dead_letters(hub, user.name, held, name, body.arguments)
     existed = name in held.queues
     held.declare_queue(QueueSpec(name, body.durable, False, body.auto_delete, body.arguments))
     await until_durable(hub)

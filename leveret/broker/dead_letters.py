@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from leveret.broker.doorway import Doorway
 from leveret.model.errors import BrokerError
 from leveret.model.message import Address, Message
 from leveret.model.properties import edit_headers, replace
@@ -51,7 +52,7 @@ def republish(
         plan = _plan(broker, vhost, dead)
         if plan is None:
             continue
-        plan.queues = [to for to in plan.queues if not _is_cycle(to.name, deaths, reason)]
+        plan.queues = _without_cycles(plan.queues, deaths, reason)
         if any(_is_full(to, dead) for to in plan.queues):
             refused.add(message.id)
             continue
@@ -85,6 +86,8 @@ def write_until_durable(broker: Broker, moved: list[tuple[Message, list[HeldQueu
 
 def _is_full(queue: HeldQueue, message: Message) -> bool:
     """Whether it would be lost there: an overflow that dead-letters on passes it on instead."""
+    if isinstance(queue, Doorway):
+        return any(_is_full(behind, message) for behind in queue.behind)
     return (
         isinstance(queue, ClassicQueue)
         and queue.options.overflow is not Overflow.REJECT_PUBLISH_DLX
@@ -158,6 +161,19 @@ def _with_death(deaths: list[Death], death: Death) -> list[Death]:
     if not same:
         return [death, *deaths]
     return [{**same[0], "count": int(same[0]["count"]) + 1}, *others]
+
+
+def _without_cycles(
+    queues: list[HeldQueue], deaths: list[Death], reason: DeathReason
+) -> list[HeldQueue]:
+    kept: list[HeldQueue] = []
+    for queue in queues:
+        if isinstance(queue, Doorway):
+            queue.behind = _without_cycles(queue.behind, deaths, reason)
+            kept.append(queue)
+        elif not _is_cycle(queue.name, deaths, reason):
+            kept.append(queue)
+    return kept
 
 
 def _is_cycle(target: str, deaths: list[Death], reason: DeathReason) -> bool:

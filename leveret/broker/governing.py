@@ -6,10 +6,12 @@ whatever is made later. Of limits: `max-queues` and `max-connections`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from exchange import Exchange
 from leveret.broker.policies import EXCHANGE
+from leveret.broker.users import Right
 from leveret.broker.vhost import NO_LIMIT
 from leveret.model.errors import NotAllowed
 from leveret.model.history import Keep
@@ -43,6 +45,16 @@ def apply_policy(broker: Broker, vhost: VirtualHost, made: Exchange | HeldQueue)
         made.govern(asked)
         if made.journal is not None:
             made.journal.keep = KEEP[asked.get("history", broker.settings.history)]
+
+
+def require_dead_letters(
+    broker: Broker, user: str, vhost: VirtualHost, name: str, arguments: Mapping[str, Any]
+) -> None:
+    """What dies in a new queue is read there and written to its target, in its maker's name."""
+    target = arguments.get("x-dead-letter-exchange")
+    if isinstance(target, str) and name not in vhost.queues:
+        broker.users.require(user, vhost.name, Right.READ, "queue", name)
+        broker.users.require(user, vhost.name, Right.WRITE, "exchange", target)
 
 
 def apply_limits(broker: Broker, vhost_name: str) -> None:

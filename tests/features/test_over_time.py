@@ -162,3 +162,23 @@ class TestFullTarget:
         await hub.take("q", outcome=Outcome.REJECT)
         assert queue.purge() == 2
         assert queue.unacked_count == 0
+
+
+async def test_a_circle_through_a_remembering_exchange_ends(hub):
+    hub.exchange("x", "x-recent-history")
+    hub.queue("q", message_ttl=1_000, dead_letter_exchange="x")
+    hub.bind("x", "q")
+    hub.publish("", "q", b"x")
+    for _ in range(3):
+        await hub.advance(2)
+    assert hub.vhost.queues["q"].ready_count == 0
+
+
+async def test_a_target_that_is_named_like_its_source_is_no_circle(hub):
+    hub.exchange("q", "x-message-deduplication")
+    hub.queue("grave")
+    hub.bind("q", "grave")
+    hub.queue("q", message_ttl=1_000, dead_letter_exchange="q")
+    hub.publish("", "q", b"x", headers={"x-deduplication-header": "a"})
+    await hub.advance(2)
+    assert await hub.bodies("grave") == [b"x"]
