@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import DESKTOP, PHONE, PICTURES
-from tests.browser.dashboard import Dashboard
+from tests.browser.dashboard import Dashboard, until
 from tests.browser.world import LOG, SHOP, TRACED
 from tests.support.brokers import ROOT
 
@@ -20,6 +20,7 @@ AXE = ROOT / "http_admin" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 SERIOUS = ("serious", "critical")
 # Only colours differ between light and dark, so there the contrast alone is checked again.
 IN_DARK = ["color-contrast"]
+FITS = "document.documentElement.scrollWidth <= innerWidth"
 
 # Name of the page, its address, and what shows that it is there with its data.
 PAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
@@ -78,7 +79,7 @@ def _inspect(tab: Dashboard, name: str) -> None:
     tab.picture(PICTURES / f"{name}-dark.jpg")
     page.emulate_media(color_scheme="light")
     page.set_viewport_size(PHONE)
-    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+    until(lambda: bool(page.evaluate(FITS)), "a layout as narrow as the screen")
     page.set_viewport_size(DESKTOP)
 
 

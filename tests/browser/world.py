@@ -26,7 +26,7 @@ SHOP = "shop"
 LOG = "clicks"
 GROUP = "billing"
 TRACED = "order-1"
-TICK_SECONDS = 0.1
+TICK_SECONDS = 0.25
 EXCHANGES = {"orders": "topic", "audit": "fanout", "mail": "direct", "tenants": "headers"}
 EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
 
