@@ -8,7 +8,7 @@ what was enqueued and not settled. Event-loop thread only.
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from typing import Any
 from leveret.model.errors import AccessRefused
 from leveret.model.history import EventKind, Keep
 from leveret.model.message import Address, Message
-from leveret.model.store import Live, Rotten, StoredMessage
+from leveret.model.store import Live, Rotten, StoredMessage, StoreError
 from queues.backlog import Backlog
 from queues.burial import Burial, stored_ids
 from queues.counters import QueueCounters
@@ -32,10 +32,9 @@ from queues.ready import Ready, by_id, make_ready, put_back
 from queues.rota import Rota
 from queues.spec import QueueSpec
 
-READ_AHEAD = 2_000
-READ_AHEAD_BYTES = 4 * 1024 * 1024
 SLICE_BYTES = 128 * 1024
-_NOTHING = Live(array("Q"), array("I"))
+RETRY_MS = 1_000
+log = logging.getLogger("leveret.queues")
 
 
 class ClassicQueue:
@@ -58,6 +57,7 @@ class ClassicQueue:
         self.ready: Ready = make_ready(self.options.max_priority)
         self.ready_bytes = 0
         self.unacked: dict[int, Entry] = {}
+        self.unacked_bytes = 0
         self.burial = Burial(self, upward)
         self.dedup: Deduplication | None = None
         self.tap: Tap | None = None
@@ -75,8 +75,6 @@ class ClassicQueue:
         self._exclusive: Consumer | None = None
         self._recovered_to = 0
         self._delivered_to = 0
-        self._loading: asyncio.Task[None] | None = None
-        self._loading_part = _NOTHING
         self._waiting_for_head: list[Callable[[], None]] = []
         self.closed = False
 
@@ -92,7 +90,7 @@ class ClassicQueue:
 
     @property
     def ready_count(self) -> int:
-        return len(self.ready) + len(self.backlog) + len(self._loading_part.ids)
+        return len(self.ready) + len(self.backlog)
 
     @property
     def unacked_count(self) -> int:
@@ -109,7 +107,7 @@ class ClassicQueue:
 
     @property
     def message_bytes(self) -> int:
-        return self.ready_bytes + self.backlog.bytes + sum(self._loading_part.sizes)
+        return self.ready_bytes + self.backlog.bytes
 
     # In ----------------------------------------------------------------------------------------
 
@@ -134,7 +132,7 @@ class ClassicQueue:
         size = message.body_size
         if self.journal is not None:
             full = len(self.ready) >= self._window or self.ready_bytes >= self._window_bytes
-            if full or self.backlog or self._loading is not None:
+            if full or self.backlog:
                 self.journal.enqueued(message)
                 self.backlog.append(message.id, size)
                 return
@@ -196,7 +194,7 @@ class ClassicQueue:
         self.touched = False
         if self.burial.stuck and self.burial.retry():
             self._drop(surplus(self))
-        if self._waiting_for_head and self.ready:
+        if self._waiting_for_head and (self.ready or not self.backlog):
             self._tell_head_waiters()
         if not self._rota:
             if not self._retire_if_unused():
@@ -227,7 +225,7 @@ class ClassicQueue:
     def _may_deliver(self) -> bool:
         """Durable queues deliver only what the lease covers, and renew it ahead of need."""
         journal = self.journal
-        if self.options.max_priority is not None and (self.backlog or self._loading is not None):
+        if self.options.max_priority is not None and self.backlog:
             return False  # something more urgent may still be on disk
         if journal is None:
             return True
@@ -287,8 +285,10 @@ class ClassicQueue:
         consumer.deliver(self, entries)
 
     def _leave_ready(self, entries: Sequence[Entry], no_ack: bool, actor: int) -> None:
-        self.ready_bytes -= sum([entry.message.body_size for entry in entries])
+        size = sum([entry.message.body_size for entry in entries])
+        self.ready_bytes -= size
         if not no_ack:
+            self.unacked_bytes += size
             unacked = self.unacked
             for entry in entries:
                 unacked[entry.id] = entry
@@ -330,6 +330,7 @@ class ClassicQueue:
         held = [entry for entry in entries if unacked.pop(entry.id, None) is not None]
         if not held or self.closed:
             return
+        self.unacked_bytes -= sum([entry.message.body_size for entry in held])
         if outcome is Outcome.REQUEUE:
             self._requeue(held, actor)
             return
@@ -356,12 +357,12 @@ class ClassicQueue:
         stuck = self.burial.clear()
         gone = self.ready_count + len(stuck)
         ids = array("Q", stored_ids(chain(self.ready, stuck)))
-        ids.extend(self._stop_loading().ids)
         ids.extend(self.backlog.clear())
         self.ready.clear()
         self.ready_bytes = 0
         if self.journal is not None:
             self.journal.settled(EventKind.PURGED, ids)
+        self._up.touch(self)
         return gone
 
     def close(self, deleted: bool) -> int:
@@ -370,18 +371,19 @@ class ClassicQueue:
         if deleted:
             if self.journal is not None:
                 held = [*stored_ids(self.unacked.values()), *stored_ids(self.ready)]
-                held += [*self._loading_part.ids, *self.backlog.part().ids]
+                held += self.backlog.part().ids
                 self.journal.settled(EventKind.QUEUE_DELETED, held)
-            self._stop_loading()
             for consumer in list(self._rota):
                 self._rota.remove(consumer)
                 consumer.cancelled()
             self.ready.clear()
             self.unacked.clear()
+            self.unacked_bytes = 0
             self.backlog.clear()
+            self._tell_head_waiters()
         elif self.journal is not None:
             self.journal.close(self.live())
-            self._stop_loading()
+            self.backlog.stop()
         return gone
 
     def live(self) -> Live:
@@ -390,9 +392,9 @@ class ClassicQueue:
         entries = sorted((entry for entry in held if entry.message.scan.persistent), key=by_id)
         ids = array("Q", [entry.id for entry in entries])
         sizes = array("I", [entry.message.body_size for entry in entries])
-        for part in (self._loading_part, self.backlog.part()):
-            ids.extend(part.ids)
-            sizes.extend(part.sizes)
+        on_disk = self.backlog.part()
+        ids.extend(on_disk.ids)
+        sizes.extend(on_disk.sizes)
         return Live(ids, sizes)
 
     def peek(self, offset: int, count: int) -> tuple[list[Entry], array[int]]:
@@ -403,7 +405,7 @@ class ClassicQueue:
         if len(entries) == count:
             return entries, array("Q")
         start = max(0, offset - len(unacked) - len(self.ready))
-        on_disk = self._loading_part.ids + self.backlog.part().ids
+        on_disk = self.backlog.part().ids
         return entries, on_disk[start : start + count - len(entries)]
 
     def was_delivered(self, message_id: int) -> bool:
@@ -440,33 +442,21 @@ class ClassicQueue:
     def recover(self, parts: Iterable[Live], last_id: int) -> None:
         """Take up what the journal says this queue held."""
         for live in parts:
-            self.backlog.extend(live.ids, live.sizes)
+            self.backlog.extend(live)
         self._recovered_to = last_id
         if self.journal is not None:
             self._delivered_to = self.journal.delivered_to
         self._read_ahead()
 
     def _read_ahead(self) -> None:
-        if not self.backlog or self._loading is not None or self.journal is None:
+        if not self.backlog or self.journal is None:
             return
         if len(self.ready) > self._window // 2 or self.ready_bytes > self._window_bytes // 2:
             return
-        self._loading_part = self.backlog.take(READ_AHEAD, READ_AHEAD_BYTES)
-        load = self._load(self._loading_part.ids)
-        self._loading = asyncio.get_running_loop().create_task(load)
+        self.backlog.read(self.journal.load, self._arrived, self._read_again_later)
 
-    def _stop_loading(self) -> Live:
-        """Give up reading ahead; what was being read."""
-        part, self._loading_part = self._loading_part, _NOTHING
-        if self._loading is not None:
-            self._loading.cancel()
-            self._loading = None
-        return part
-
-    async def _load(self, ids: Sequence[int]) -> None:
+    def _arrived(self, found: list[StoredMessage | Rotten]) -> None:
         assert self.journal is not None
-        found = await self.journal.load(ids)
-        self._loading, self._loading_part = None, _NOTHING
         for stored in found:
             if isinstance(stored, Rotten):
                 self.counters.rotten += 1
@@ -476,6 +466,11 @@ class ClassicQueue:
         self._drop(surplus(self))
         self._up.touch(self)
         self._read_ahead()
+
+    def _read_again_later(self, error: StoreError) -> None:
+        """Nothing is wrong with the data: it stays where it is, and is asked for again."""
+        log.warning("queue %s: %s; trying again", self.name, error)
+        self._up.look_at(self._up.now_ms() + RETRY_MS, self)
 
     def _take_up(self, stored: StoredMessage) -> None:
         message = Message.build(

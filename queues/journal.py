@@ -107,7 +107,7 @@ class Journal:
             self._store.record_many(kind, self.queue_id, ids, actor, detail)
 
     def delivered(self, entries: Sequence[Entry], actor: int) -> None:
-        last = entries[-1].id
+        last = max([entry.id for entry in entries])  # a priority queue's are not in order
         if last > self.delivered_to:
             self.delivered_to = last
         if self.keep is Keep.NOTHING:

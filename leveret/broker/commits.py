@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
+
+log = logging.getLogger("leveret.broker")
 
 
 class Commits:
@@ -26,11 +29,19 @@ class Commits:
     def advance(self, mark: int) -> None:
         self.committed = max(self.committed, mark)
         while self._waiting and self._waiting[0][0] <= mark:
-            self._waiting.popleft()[1]()
+            _guarded(self._waiting.popleft()[1])
 
     def fail(self, mark: int) -> None:
         """The batch `mark` is lost: whoever waits for it learns so, and nobody waits any more."""
         self.committed = max(self.committed, mark)
         while self._waiting and self._waiting[0][0] <= mark:
             _, done, failed = self._waiting.popleft()
-            (failed or done)()
+            _guarded(failed or done)
+
+
+def _guarded(call: Callable[[], None]) -> None:
+    """One that fails is our bug, but must not keep the others waiting."""
+    try:
+        call()
+    except Exception:
+        log.exception("unexpected error after a commit")

@@ -21,7 +21,7 @@ from leveret.broker.log_views import (
     lag_of,
     partitions_of,
 )
-from leveret.model.errors import BrokerError, NotFound, PreconditionFailed
+from leveret.model.errors import BrokerError, NotFound, PreconditionFailed, ReplyCode
 from leveret.model.message import Address, Message
 from leveret.model.properties import decode_properties, encode_properties
 from queues import Enqueued, LogQueue, PartitionedLog, QueueSpec
@@ -255,9 +255,12 @@ class Logs:
 
     async def _read(self, partition: int, log: LogQueue, offset: int, count: int) -> Records:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Sequence[Record]] = loop.create_future()
+        future: asyncio.Future[Sequence[Record] | None] = loop.create_future()
         log.read_soon(offset, max(1, count), READ_BYTES, future.set_result)
-        return [_shown(partition, record) for record in await future]
+        records = await future
+        if records is None:
+            raise BrokerError("the log cannot be read right now", ReplyCode.RESOURCE_ERROR)
+        return [_shown(partition, record) for record in records]
 
     # Finding -----------------------------------------------------------------------------------
 

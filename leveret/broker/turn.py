@@ -6,10 +6,13 @@ the touched queues hand out, connections write once each, and the store gets the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from queues import HeldQueue
+
+log = logging.getLogger("leveret.broker")
 
 
 class Output(Protocol):
@@ -51,14 +54,24 @@ class Turn:
         self._soon(self.end)
 
     def end(self) -> None:
-        while self._queues:
-            touched, self._queues = self._queues, []
-            for queue in touched:
-                queue.dispatch()
-        self._flush_store()
-        outputs, self._outputs = self._outputs, {}
-        for output in outputs:
-            output.flush()
-        self._scheduled = False
-        if self._queues or self._outputs:
-            self._schedule()
+        try:
+            while self._queues:
+                touched, self._queues = self._queues, []
+                for queue in touched:
+                    _guarded(queue.dispatch)
+            self._flush_store()
+            outputs, self._outputs = self._outputs, {}
+            for output in outputs:
+                _guarded(output.flush)
+        finally:
+            self._scheduled = False
+            if self._queues or self._outputs:
+                self._schedule()
+
+
+def _guarded(step: Callable[[], None]) -> None:
+    """One queue or connection that fails is our bug, but must not stop all the others."""
+    try:
+        step()
+    except Exception:
+        log.exception("unexpected error at the end of a turn")

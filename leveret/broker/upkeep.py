@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from queues import ClassicQueue
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.vhost import VirtualHost
+
+log = logging.getLogger("leveret.broker")
 
 WATCH_SECONDS = 0.25
 SWEEP_SECONDS = 30.0
@@ -45,12 +48,18 @@ class Upkeep:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            self.watch()
-            self._sample()
-            self._broker.log_keeper.tidy_if_due()
-            if self._broker.clock.monotonic() >= self._next_sweep:
-                self._next_sweep = self._broker.clock.monotonic() + SWEEP_SECONDS
-                await self.sweep()
+            try:
+                await self._once()
+            except Exception:
+                log.exception("upkeep failed; trying again")
+
+    async def _once(self) -> None:
+        self.watch()
+        self._sample()
+        self._broker.log_keeper.tidy_if_due()
+        if self._broker.clock.monotonic() >= self._next_sweep:
+            self._next_sweep = self._broker.clock.monotonic() + SWEEP_SECONDS
+            await self.sweep()
 
     def _sample(self) -> None:
         now = self._broker.clock.wall_ms()
@@ -84,7 +93,9 @@ class Upkeep:
     def memory_held(self) -> int:
         """Octets in messages held in memory."""
         return sum(
-            queue.ready_bytes + (len(queue.ready) + len(queue.unacked)) * MESSAGE_OVERHEAD
+            queue.ready_bytes
+            + queue.unacked_bytes
+            + (len(queue.ready) + len(queue.unacked)) * MESSAGE_OVERHEAD
             for vhost in self._broker.vhosts.values()
             for queue in vhost.queues.values()
             if isinstance(queue, ClassicQueue)

@@ -3,7 +3,8 @@
 Own read-only connection on aiosqlite's thread; it never checkpoints, and each query sees everything
 committed before it began. A query answers with one row (see `statements.LOAD`), which is cut up
 here on the loop thread in slices, so that a long read-ahead does not stall other work.
-Whatever does not match its checksum is `Rotten`: it is reported, never returned as content.
+Whatever does not match its checksum is `Rotten`: it is reported, never returned as content. An
+error that says nothing about the data is raised: the caller tries again.
 """
 
 import sqlite3
@@ -15,7 +16,7 @@ from urllib.parse import quote
 import aiosqlite
 import orjson
 
-from leveret.model.store import Rotten, StoredMessage
+from leveret.model.store import Rotten, StoredMessage, StoreError
 from queues.storage import statements
 from queues.storage.fold import is_ascending
 from queues.storage.packing import body_checksum, head_checksum, route_checksum
@@ -46,6 +47,8 @@ class Reader:
             if row[0] is not None:
                 found.update({message.id: message for message in cut(row)})
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
+            if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+                raise StoreError(f"cannot read content: {error}") from error
             if len(ids) == 1:
                 found[ids[0]] = Rotten(ids[0], f"unreadable: {error}")
                 return
@@ -79,6 +82,12 @@ class Reader:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+
+
+def is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the data itself is bad; anything else (no more files, an I/O error) may pass."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_run(ids: Sequence[int]) -> bool:

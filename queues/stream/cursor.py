@@ -8,6 +8,7 @@ Event-loop thread only; a crash forgets cursors, groups keep their own offsets.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SMALLEST_CHUNK = 64
 LARGEST_CHUNK = 2_048
 CHUNK_BYTES = 256 * 1024
+RETRY_SECONDS = 1.0
 
 
 class Readable(Protocol):
@@ -37,9 +39,13 @@ class Readable(Protocol):
     def read_now(self, offset: int, most: int, max_bytes: int) -> list[Record]: ...
 
     def read_soon(
-        self, offset: int, most: int, max_bytes: int, done: Callable[[Sequence[Record]], None]
+        self,
+        offset: int,
+        most: int,
+        max_bytes: int,
+        done: Callable[[Sequence[Record] | None], None],
     ) -> None:
-        """Read on the reader thread; `done` is called on the loop."""
+        """Read on the reader thread; `done` is called on the loop, with None for a failure."""
 
 
 class Cursor:
@@ -107,7 +113,10 @@ class Cursor:
         end = self.log.next_offset
         if self._read_from < end:
             most = min(end - self._read_from, LARGEST_CHUNK)
-            self._records = self.log.read_now(self._read_from, most, CHUNK_BYTES)
+            try:
+                self._records = self.log.read_now(self._read_from, most, CHUNK_BYTES)
+            except OSError:
+                return  # the reader thread tries again, and tells of it
             self._passed(self._records, end)
 
     def _read_ahead(self) -> None:
@@ -124,12 +133,19 @@ class Cursor:
             self._read_from, most, CHUNK_BYTES, lambda records: self._loaded(records, end)
         )
 
-    def _loaded(self, records: Sequence[Record], end: int) -> None:
-        self._is_loading = False
+    def _loaded(self, records: Sequence[Record] | None, end: int) -> None:
         if self.is_closed:
             return
+        if records is None:  # nothing is known of what is there: stay, and look again
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._look_again)
+            return
+        self._is_loading = False
         self._passed(records, end)
         self._ahead = records or None
+        self._wake()
+
+    def _look_again(self) -> None:
+        self._is_loading = False
         self._wake()
 
     def _passed(self, records: Sequence[Record], end: int) -> None:

@@ -250,17 +250,22 @@ class LogQueue:
         return records
 
     def read_soon(
-        self, offset: int, most: int, max_bytes: int, done: Callable[[Sequence[Record]], None]
+        self,
+        offset: int,
+        most: int,
+        max_bytes: int,
+        done: Callable[[Sequence[Record] | None], None],
     ) -> None:
+        """`done` gets the records, or None when they could not be read this time."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._executor, self.read_now, offset, most, max_bytes)
         future.add_done_callback(lambda result: done(self._result(result)))
 
-    def _result(self, future: asyncio.Future[list[Record]]) -> list[Record]:
+    def _result(self, future: asyncio.Future[list[Record]]) -> list[Record] | None:
         if future.cancelled():
-            return []
+            return None
         error = future.exception()
         if error is not None:
             log.error("cannot read %s: %s", self._where, error)
-            return []
+            return None
         return future.result()
