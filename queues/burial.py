@@ -62,6 +62,7 @@ class Burial:
 
     def _keep(self, entries: list[Entry], cause: Cause) -> None:
         self._queue.unacked.update((entry.id, entry) for entry in entries)
+        self._queue.unacked_bytes += sum(entry.message.body_size for entry in entries)
         self.stuck += [(cause, entry) for entry in entries]
         self.retry_ms = self._up.now_ms() + RETRY_MS
         self._up.look_at(self.retry_ms, self._queue)
@@ -81,6 +82,7 @@ class Burial:
     def clear(self) -> list[Entry]:
         """Nothing is stuck any more; what was."""
         stuck, self.stuck = self.stuck, []
+        self._queue.unacked_bytes -= sum(entry.message.body_size for _, entry in stuck)
         return [self._queue.unacked.pop(entry.id) for _, entry in stuck]
 
 
