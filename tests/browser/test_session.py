@@ -27,7 +27,7 @@ def _cookie(tab: Dashboard) -> dict[str, object]:
 
 def _whoami(world: World, cookie: dict[str, object]) -> int:
     header = {"cookie": f"{SESSION}={cookie['value']}"}
-    return httpx.get(f"{world.url}/api/whoami", headers=header).status_code
+    return httpx.get(f"{world.url}/api/whoami", headers=header, timeout=30).status_code
 
 
 def test_sign_in_and_out(stranger: Dashboard, world: World) -> None:

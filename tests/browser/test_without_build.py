@@ -22,11 +22,11 @@ def test_the_page_says_what_is_missing(
         stranger.visit(broker.http_url)
         expect(stranger.heading("Leveret is running, without its dashboard")).to_be_visible()
         expect(stranger.page.locator("main")).to_contain_text("make ui")
-        answer = httpx.get(f"{broker.http_url}/api/overview", auth=("guest", "guest"))
+        answer = httpx.get(f"{broker.http_url}/api/overview", auth=("guest", "guest"), timeout=30)
         assert answer.json()["product_name"] == "Leveret"
         links = [one.get_attribute("href") for one in stranger.page.get_by_role("link").all()]
         for link in links:
-            answer = httpx.get(f"{broker.http_url}{link}", auth=("guest", "guest"))
+            answer = httpx.get(f"{broker.http_url}{link}", auth=("guest", "guest"), timeout=30)
             assert answer.status_code == 200
         stranger.watch.collect()
         stranger.page.goto(NOWHERE)
