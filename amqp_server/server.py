@@ -67,6 +67,9 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
+    def unread(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def end(self) -> None:
         if self._transport is not None:
             self._transport.close()

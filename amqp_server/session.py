@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from amqp_server.channel import Channel
 from amqp_server.codec import (
@@ -23,6 +23,7 @@ from amqp_server.codec import (
     encode_method,
 )
 from amqp_server.describe import describe_channel, describe_connection
+from amqp_server.line import Deaf, Line, Listening
 from amqp_server.login import credentials, server_properties
 from amqp_server.wire import (
     BadProtocolHeader,
@@ -44,30 +45,13 @@ from queues import HeldQueue
 log = logging.getLogger("leveret.amqp")
 
 FLUSH_AT = 64 * 1024
+MOST_UNREAD = 1024 * 1024
 SMALLEST_FRAME_MAX = 4096
 CLOSE_GRACE_SECONDS = 5.0
 DEAF_GRACE_SECONDS = 1.0
 """Framing is lost, so close-ok will not be heard: only time to read our close."""
 REFUSED_LOGIN_SECONDS = 3.0
 _NOBODY = User("", "")
-
-
-class Line(Protocol):
-    """The transport as the session needs it."""
-
-    peer: tuple[str, int]
-    local: tuple[str, int]
-
-    def write(self, data: bytes) -> None: ...
-
-    def end(self) -> None:
-        """Close once everything written has gone out."""
-
-    def end_in(self, seconds: float) -> None: ...
-
-    def stop_reading(self) -> None: ...
-
-    def go_on_reading(self) -> None: ...
 
 
 class Session:
@@ -90,12 +74,11 @@ class Session:
         self.out: list[bytes] = []
         self.out_size = 0
         self.writable = True
-        self.blocked = False
         self.publishes = False
         self.received = self.sent = 0
         self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
         self._confirming: dict[Channel, None] = {}
-        self._held_back = False
+        self._listening = Listening(line)
         self._ended = False
 
     def __repr__(self) -> str:
@@ -110,9 +93,8 @@ class Session:
         if self._take(data) is not None:
             while self._take(b"") is not None:  # a close may follow in the same bytes
                 pass
-        if self.publishes and self.broker.store.backlog > BACKLOG_HIGH and not self._held_back:
-            self._held_back = True
-            self.line.stop_reading()
+        if self.publishes and self.broker.store.backlog > BACKLOG_HIGH:
+            self._listening.stop(Deaf.DISK_BEHIND)
             self.broker.hold_back(self)
 
     def _take(self, data: bytes) -> BrokerError | None:
@@ -132,10 +114,8 @@ class Session:
 
     def let_go(self) -> None:
         """The store has caught up: go on reading this publisher."""
-        self._held_back = False
-        if not self.blocked:
-            self.last_received = self.broker.clock.monotonic()
-            self.line.go_on_reading()
+        self.last_received = self.broker.clock.monotonic()
+        self._listening.go_on(Deaf.DISK_BEHIND)
 
     def send(self, frame: bytes) -> None:
         self.out.append(frame)
@@ -169,6 +149,8 @@ class Session:
             self.sent += len(data)
             self.last_sent = self.broker.clock.monotonic()
             self.line.write(data)
+            if not self.writable and self.line.unread() > MOST_UNREAD:
+                self._listening.stop(Deaf.ANSWERS_UNREAD)
 
     def pause(self) -> None:
         """The socket is full: no consumer here has credit until it drains."""
@@ -176,6 +158,7 @@ class Session:
 
     def resume(self) -> None:
         self.writable = True
+        self._listening.go_on(Deaf.ANSWERS_UNREAD)
         for channel in self.channels.values():
             for consumer in channel.consumers.values():
                 self.broker.turn.touch(consumer.queue)
@@ -192,7 +175,8 @@ class Session:
         interval = self.heartbeat
         if not interval:
             return
-        if now - self.last_received > 2.5 * interval and not (self.blocked or self._held_back):
+        ours = self.blocked or Deaf.DISK_BEHIND in self._listening  # silence that we asked for
+        if now - self.last_received > 2.5 * interval and not ours:
             log.warning("%s: no heartbeat for %d s, closing", self.name, int(2.5 * interval))
             self.end()
             self.line.end()
@@ -454,22 +438,23 @@ class Session:
         if self.broker.alarms.reason:
             self.block(self.broker.alarms.reason)
 
+    @property
+    def blocked(self) -> bool:
+        return Deaf.ALARM in self._listening
+
     def block(self, reason: str) -> None:
         """An alarm: a publishing connection is not read until it has gone."""
         if self.publishes and not self.blocked:
-            self.blocked = True
+            self._listening.stop(Deaf.ALARM)
             if self.capabilities.get("connection.blocked") is True:
                 self._say(0, commands.Connection.Blocked(reason))
-            self.line.stop_reading()
 
     def unblock(self) -> None:
         if self.blocked:
-            self.blocked = False
+            self._listening.go_on(Deaf.ALARM)
             self.last_received = self.broker.clock.monotonic()
             if self.capabilities.get("connection.blocked") is True:
                 self._say(0, commands.Connection.Unblocked())
-            if not self._held_back:
-                self.line.go_on_reading()
 
     def describe(self) -> dict[str, Any]:
         return describe_connection(self)

@@ -37,6 +37,8 @@ class WebSession:
     csrf: str
     created: float
     seen: float
+    password_hash: str
+    """Of the user when signing in: another password ends the session."""
 
 
 class Doorkeeper:
@@ -52,7 +54,7 @@ class Doorkeeper:
         now = self.broker.clock.monotonic()
         self._forget_old(now)
         token = secrets.token_urlsafe(32)
-        session = WebSession(user.name, secrets.token_urlsafe(32), now, now)
+        session = WebSession(user.name, secrets.token_urlsafe(32), now, now, user.password_hash)
         self._sessions[token] = session
         return token, session, user
 
@@ -133,7 +135,7 @@ def require_management_tag(user: User) -> None:
 def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
     session = doorkeeper.session(request.cookies.get(COOKIE, ""))
     user = doorkeeper.broker.users.by_name.get(session.user) if session else None
-    if session is None or user is None:
+    if session is None or user is None or user.password_hash != session.password_hash:
         raise ApiError(401, "not signed in", _challenge(request))
     if request.method not in _SAFE:
         given = request.headers.get(CSRF_HEADER, "")

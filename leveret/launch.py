@@ -99,8 +99,12 @@ class RunningBroker:
             self._http_start = asyncio.create_task(self._serve_http(self._http_socket))
 
     async def _serve_http(self, listening: socket.socket) -> HttpServer:
-        server = await asyncio.to_thread(self._make_http)
-        await server.start(listening)
+        try:
+            server = await asyncio.to_thread(self._make_http)
+            await server.start(listening)
+        except Exception:
+            log.exception("the HTTP API cannot start; AMQP goes on")
+            raise
         return server
 
     def _make_http(self) -> HttpServer:
@@ -230,9 +234,10 @@ def serve(settings: Settings) -> int:
 
 async def _serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
-    async with RunningBroker(settings) as running:
-        for name in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(name, running.stop_requested.set)
+    running = RunningBroker(settings)
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, running.stop_requested.set)
+    async with running:
         _announce(running)
         _settle_garbage_collector()
         await running.stop_requested.wait()

@@ -230,11 +230,10 @@ async def delete_queue(
 ) -> None:
     """Delete a queue and what it holds."""
     held = vhost_for(hub, user, vhost)
-    queue = held.queues.get(name)
-    if queue is None:
+    if name not in held.queues:
         raise not_found()
     _require(hub, user, held, Right.CONFIGURE, "queue", name)
-    held.delete_queue(name, queue.owner, if_unused, if_empty)
+    held.delete_queue(name, None, if_unused, if_empty)
     await until_durable(hub)
 
 
@@ -242,11 +241,10 @@ async def delete_queue(
 async def purge_queue(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
     """Drop every ready message."""
     held = vhost_for(hub, user, vhost)
-    queue = held.queues.get(name)
-    if queue is None:
+    if name not in held.queues:
         raise not_found()
     _require(hub, user, held, Right.READ, "queue", name)
-    queue.purge()
+    held.queue(name).purge()
     await until_durable(hub)
 
 

@@ -24,7 +24,14 @@ from leveret.broker.dead_letters import write_until_durable
 from leveret.model.history import EventKind, Keep
 from leveret.model.message import Address, Message
 from leveret.model.properties import edit_headers
-from leveret.model.store import Live, QueueDefinition, Rotten, Snapshot, StoredMessage
+from leveret.model.store import (
+    Live,
+    QueueDefinition,
+    Rotten,
+    Snapshot,
+    StoredMessage,
+    StoreError,
+)
 from queues import Enqueued, Entry, HeldQueue, Outcome, QueueSpec
 from queues.counters import QueueCounters
 from queues.journal import write_content
@@ -39,6 +46,7 @@ log = logging.getLogger("leveret.broker")
 KIND = "delayed"
 TICK_MS = 10
 AT_ONCE = 1_000
+RETRY_MS = 1_000
 _SIZE_BITS, _ID_BITS = 32, 56
 _ID_MASK, _SIZE_MASK = (1 << _ID_BITS) - 1, (1 << _SIZE_BITS) - 1
 
@@ -145,7 +153,11 @@ class DelayQueue:
             self._broker.deadlines.look_at(_due(heap[0]), self)
 
     async def _release(self) -> None:
-        found = await self._load([_id(packed) for packed in self._releasing])
+        try:
+            found = await self._load([_id(packed) for packed in self._releasing])
+        except StoreError as error:
+            self._release_later(error)
+            return
         going = {_id(packed) for packed in self._releasing}  # some may have been cancelled
         moved = []
         for stored in found:
@@ -157,6 +169,14 @@ class DelayQueue:
         self._record(EventKind.RELEASED, sorted(going), f"due at '{self.exchange.name}'")
         self._releasing, self._task = [], None
         self._broker.turn.touch(self)
+
+    def _release_later(self, error: StoreError) -> None:
+        """Nothing is wrong with the data: it stays scheduled, and is read again."""
+        log.warning("exchange %s: %s; trying again", self.exchange.name, error)
+        for packed in self._releasing:
+            heapq.heappush(self._heap, packed)
+        self._releasing, self._task = [], None
+        self._broker.deadlines.look_at(self._broker.clock.wall_ms() + RETRY_MS, self)
 
     async def _load(self, ids: Sequence[int]) -> list[StoredMessage | Rotten]:
         """What was scheduled a moment ago has to get to disk first."""

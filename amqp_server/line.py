@@ -1,0 +1,59 @@
+"""The transport as a session needs it, and whether it is read: several reasons may forbid it."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Protocol
+
+
+class Deaf(Enum):
+    """Why a connection is not read for a while."""
+
+    ALARM = auto()
+    DISK_BEHIND = auto()
+    ANSWERS_UNREAD = auto()
+
+
+class Line(Protocol):
+    """The transport as the session needs it."""
+
+    peer: tuple[str, int]
+    local: tuple[str, int]
+
+    def write(self, data: bytes) -> None: ...
+
+    def unread(self) -> int:
+        """Octets written that the peer has not taken."""
+
+    def end(self) -> None:
+        """Close once everything written has gone out."""
+
+    def end_in(self, seconds: float) -> None: ...
+
+    def stop_reading(self) -> None: ...
+
+    def go_on_reading(self) -> None: ...
+
+
+class Listening:
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._reasons: set[Deaf] = set()
+
+    def __contains__(self, reason: Deaf) -> bool:
+        return reason in self._reasons
+
+    @property
+    def is_paused(self) -> bool:
+        return bool(self._reasons)
+
+    def stop(self, reason: Deaf) -> None:
+        self._reasons.add(reason)
+        self._line.stop_reading()
+
+    def go_on(self, reason: Deaf) -> None:
+        """This reason has gone; reading goes on with the last one."""
+        if reason in self._reasons:
+            self._reasons.discard(reason)
+            if not self._reasons:
+                self._line.go_on_reading()
