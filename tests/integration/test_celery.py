@@ -89,7 +89,7 @@ def test_countdown(tasks):
 
 def test_countdown_tasks_do_not_block_the_others(tasks):
     # More delayed tasks than the prefetch: the worker must raise it on its running consumer.
-    delayed = [tasks.now.apply_async(countdown=1.5) for _ in range(4)]
+    delayed = [tasks.now.apply_async(countdown=4) for _ in range(4)]
     at_once = tasks.now.delay().get(timeout=WAIT)
     assert at_once < min(result.get(timeout=WAIT) for result in delayed)
 
