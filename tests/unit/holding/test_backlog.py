@@ -24,7 +24,8 @@ async def settled():
 
 
 async def test_a_read_hands_over_in_order_and_leaves_nothing():
-    backlog, arrived = filled(1, 2, 3), []
+    backlog = filled(1, 2, 3)
+    arrived: list[int] = []
 
     async def load(ids):
         assert len(backlog) == 4  # what is being read is not gone yet
@@ -37,8 +38,10 @@ async def test_a_read_hands_over_in_order_and_leaves_nothing():
 
 
 async def test_a_failed_read_changes_nothing_and_can_be_repeated():
-    backlog, arrived, errors = filled(1, 2), [], []
-    tries = []
+    backlog = filled(1, 2)
+    arrived: list[int] = []
+    errors: list[StoreError] = []
+    tries: list[list[int]] = []
 
     async def load(ids):
         tries.append(list(ids))
@@ -55,7 +58,8 @@ async def test_a_failed_read_changes_nothing_and_can_be_repeated():
 
 
 async def test_clearing_ends_a_read():
-    backlog, arrived = filled(1, 2), []
+    backlog = filled(1, 2)
+    arrived: list[int] = []
 
     async def load(ids):
         await asyncio.sleep(0)
