@@ -1,5 +1,7 @@
 """A delivery that nobody acks for too long costs the client its channel."""
 
+from typing import Any
+
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
@@ -91,6 +93,8 @@ class _Session:
 
 
 class _Channel:
+    """As much of a channel as patience looks at."""
+
     def __init__(self, hub, queue):
         self.vhost, self.session, self.number = hub.vhost, _Session(), 1
         self.consumers, self.unacked, self.last_tag = {}, {}, 0
@@ -102,7 +106,8 @@ class _Channel:
 
 
 async def test_by_policy_and_counted_from_its_own_delivery(hub):
-    channel, patience = _Channel(hub, hub.queue("q")), Patience()
+    channel: Any = _Channel(hub, hub.queue("q"))
+    patience = Patience()
     channel.deliver()
     patience.look([channel], 0.0)
     hub.broker.policies.put(Policy("/", "p", "q", {"consumer-timeout": 10_000}))

@@ -10,7 +10,7 @@ import os
 import time
 
 from celery import Celery
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 
 
 def build(broker_url, backend, queue):

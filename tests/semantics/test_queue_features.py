@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from base64 import b64encode
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -170,9 +171,8 @@ def test_c094_alternate_exchange_needs_read_here_and_write_there(managed, names)
     user = restricted(managed, write="^$")
     with managed.socket() as client:
         client.handshake(managed.vhost, user, "secret")
-        method = Exchange.Declare(
-            exchange=names.exchange(), arguments={"alternate-exchange": "others"}
-        )
+        arguments: dict[str, Any] = {"alternate-exchange": "others"}
+        method = Exchange.Declare(exchange=names.exchange(), arguments=arguments)
         client.channel().refused(method, 403, "exchange 'others' in vhost")
 
 

@@ -8,6 +8,7 @@ import random
 import struct
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from pamqp import commands
 from pamqp.header import ContentHeader
@@ -57,7 +58,7 @@ class Publisher:
 
 
 def _publish(client: Client, number: int, delay: int) -> None:
-    headers = {"x-delay": delay, "x-deduplication-header": f"n{number}"}
+    headers: dict[str, Any] = {"x-delay": delay, "x-deduplication-header": f"n{number}"}
     properties = commands.Basic.Properties(delivery_mode=2, headers=headers)
     encoded = ContentHeader(0, 8, properties).marshal()[12:]
     client.publish(EXCHANGE, QUEUE, _NUMBER.pack(number), encoded)
