@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.broker.doorway import Doorway
 from leveret.model.errors import BrokerError
-from leveret.model.message import Address, Message
+from leveret.model.message import Address, Headers, Message
 from leveret.model.properties import edit_headers, replace
 from leveret.model.store import StoreState
 from queues import ClassicQueue, HeldQueue
@@ -47,9 +47,10 @@ def republish(
     refused: set[int] = set()
     moved: list[tuple[Message, list[HeldQueue]]] = []
     for message in messages:
-        deaths = _deaths(message)
-        dead = _dead_message(queue, message, reason, deaths, now_ms)
-        plan = _plan(broker, vhost, dead)
+        headers = message.headers()
+        deaths = _deaths(message, headers)
+        dead = _dead_message(queue, message, reason, deaths, headers, now_ms)
+        plan = _plan(broker, vhost, dead, headers)
         if plan is None:
             continue
         plan.queues = _without_cycles(plan.queues, deaths, reason)
@@ -105,49 +106,66 @@ def watch_stuck(broker: Broker) -> None:
     broker.alarms.set("dead-letters", reason, blocks=False)
 
 
-def _deaths(message: Message) -> list[Death]:
+def _deaths(message: Message, headers: Headers) -> list[Death]:
     if message.origin != 0:
         return []
-    deaths = message.headers().get("x-death")
+    deaths = headers.get("x-death")
     return [death for death in deaths if isinstance(death, dict)] if deaths else []
 
 
-def _plan(broker: Broker, vhost: VirtualHost, message: Message) -> Plan | None:
-    copies = message.headers().get("CC")
+def _plan(broker: Broker, vhost: VirtualHost, dead: Message, headers: Headers) -> Plan | None:
+    copies = headers.get("CC")
     extra = [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
     try:
-        return vhost.plan(message.address, extra, message.headers(), broker.users.revision)
+        return vhost.plan(dead.address, extra, headers, broker.users.revision)
     except BrokerError:
         return None
 
 
 def _dead_message(
-    queue: ClassicQueue, message: Message, reason: DeathReason, deaths: list[Death], now_ms: int
+    queue: ClassicQueue,
+    message: Message,
+    reason: DeathReason,
+    deaths: list[Death],
+    headers: Headers,
+    now_ms: int,
 ) -> Message:
+    """The message as it goes on; `headers` become its headers. Nothing is decoded twice."""
     own_key = queue.options.dead_letter_key
-    headers = message.headers()
+    death = _death(queue, message, reason, headers, now_ms)
+    added = {"x-death": _with_death(deaths, death), **_marks("x-last-death", death)}
+    if not deaths:
+        added |= _marks("x-first-death", death)
+    removed = frozenset({"CC", "BCC"} if own_key is not None else {"BCC"})
+    properties = message.properties
+    if message.scan.expiration is not None:
+        properties = replace(properties, "expiration", None)
+    headers.properties = properties = edit_headers(properties, removed, added)
+    for name in removed:
+        headers.pop(name, None)
+    headers.update(added)
+    target = Address.of(
+        queue.options.dead_letter_exchange or "",
+        own_key if own_key is not None else message.routing_key,
+    )
+    return Message.build(target, properties, message.body)
+
+
+def _death(
+    queue: ClassicQueue, message: Message, reason: DeathReason, headers: Headers, now_ms: int
+) -> Death:
     copies = headers.get("CC")
-    keys = [message.routing_key, *(copies if isinstance(copies, list) else [])]
     death: Death = {
         "count": 1,
         "reason": str(reason),
         "queue": queue.name,
         "time": datetime.fromtimestamp(now_ms // 1000, UTC),
         "exchange": message.exchange,
-        "routing-keys": keys,
+        "routing-keys": [message.routing_key, *(copies if isinstance(copies, list) else [])],
     }
     if message.scan.expiration is not None:
         death["original-expiration"] = message.scan.expiration
-    added = {"x-death": _with_death(deaths, death), **_marks("x-last-death", death)}
-    if not deaths:
-        added |= _marks("x-first-death", death)
-    removed = frozenset({"CC", "BCC"} if own_key is not None else {"BCC"})
-    properties = edit_headers(message.properties, removed, added)
-    target = Address.of(
-        queue.options.dead_letter_exchange or "",
-        own_key if own_key is not None else message.routing_key,
-    )
-    return Message.build(target, replace(properties, "expiration", None), message.body)
+    return death
 
 
 def _marks(prefix: str, death: Death) -> dict[str, str]:

@@ -162,7 +162,7 @@ def test_c094_dead_letters_need_read_here_and_write_there(managed, names, rights
         client.handshake(managed.vhost, user, "secret")
         channel = client.channel()
         channel.declare(names.queue())
-        arguments = {"x-dead-letter-exchange": "graves"}
+        arguments: dict[str, Any] = {"x-dead-letter-exchange": "graves"}
         method = Queue.Declare(queue=names.queue(), arguments=arguments)
         channel.refused(method, 403, f"to {text}" if text == "queue" else text)
 

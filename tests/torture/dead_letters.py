@@ -51,7 +51,7 @@ async def kill_among_the_dying(
             asyncio.create_task(_publish(broker.address, books, per_cycle)),
             asyncio.create_task(_reject(broker.address)),
         ]
-        await asyncio.sleep(chance.uniform(0.2, 0.8))
+        await asyncio.sleep(chance.uniform(0.2, 0.2 + per_cycle / 5_000))
         await broker.kill()
         await asyncio.gather(*jobs)
         await broker.start()
@@ -123,7 +123,7 @@ async def _reject(address: tuple[str, int]) -> None:
 async def _take_all(address: tuple[str, int]) -> dict[str, Counter[int]]:
     """Everything in every queue, once the expiring one has come to rest."""
     client = await Client.connect(address)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while await client.count(EXPIRING):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     client.close()
@@ -139,7 +139,7 @@ async def _take(address: tuple[str, int], queue: str) -> Counter[int]:
     client = await Client.connect(address, on_delivery=delivered)
     want = await client.count(queue)
     await client.consume(queue, 0, no_ack=True)
-    await until(lambda: numbers.total() >= want)
+    await until(lambda: numbers.total() >= want, 120)
     await client.sync()
     client.close()
     return numbers
