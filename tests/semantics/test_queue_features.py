@@ -16,6 +16,7 @@ from pamqp.commands import Basic, Exchange, Queue
 from tests.support.brokers import running_leveret
 
 _NUMBERS = itertools.count(1)
+LIMITED_USERS: list[str] = []
 
 
 @pytest.fixture
@@ -129,25 +130,30 @@ def managed(broker):
     """The broker under test; a Leveret of its own, because the shared one serves no HTTP."""
     if broker.is_rabbitmq:
         yield broker
+        for name in LIMITED_USERS:
+            ask(broker, "DELETE", f"/api/users/{name}")
     else:
         with running_leveret() as started:
             yield started
 
 
+def ask(broker, method, path, body=None):
+    login = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
+    headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+    api = http.client.HTTPConnection(broker.host, broker.http_port, timeout=10)
+    api.request(method, path, json.dumps(body), headers)
+    assert api.getresponse().status in (201, 204)
+    api.close()
+
+
 def restricted(broker, **rights):
     """A user with these rights only; through the management API of either broker."""
     name = f"limited-{next(_NUMBERS)}-{time.time_ns()}"
-    login = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
-    for path, body in (
-        (f"/api/users/{name}", {"password": "secret", "tags": ""}),
-        (f"/api/permissions/{quote(broker.vhost, safe='')}/{name}", {**everything, **rights}),
-    ):
-        api = http.client.HTTPConnection(broker.host, broker.http_port, timeout=10)
-        headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
-        api.request("PUT", path, json.dumps(body), headers)
-        assert api.getresponse().status in (201, 204)
-        api.close()
+    ask(broker, "PUT", f"/api/users/{name}", {"password": "secret", "tags": ""})
+    where = f"/api/permissions/{quote(broker.vhost, safe='')}/{name}"
+    ask(broker, "PUT", where, {**everything, **rights})
+    LIMITED_USERS.append(name)
     return name
 
 
