@@ -253,7 +253,6 @@ def _announce(running: RunningBroker) -> None:
 
 def _settle_garbage_collector() -> None:
     """What start-up made stays; a queue of a million messages must not be walked all the time."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
