@@ -69,8 +69,6 @@ D = TypeVar("D", bound=Definition)
 MakeStore = Callable[[OnCommitted, OnFailed], Store]
 DEFAULT_VHOST = "/"
 BACKLOG_HIGH = 8 * 1024 * 1024
-EAGER_BYTES = 256 * 1024
-LATE_SECONDS = 0.005
 BACKLOG_LOW = 2 * 1024 * 1024
 
 
@@ -126,7 +124,6 @@ class Broker:
         self.users.on_change = self.events.tell
         self._classics: dict[int, ClassicQueue] = {}
         self._held_back: dict[HeldBack, None] = {}
-        self._late_flush: asyncio.TimerHandle | None = None
         self._origins: dict[tuple[str, str], int] = {}
 
     def __repr__(self) -> str:
@@ -160,8 +157,6 @@ class Broker:
         """Everything taken is committed; queues write where they stopped."""
         await self.upkeep.stop()
         self.deadlines.stop()
-        if self._late_flush is not None:
-            self._late_flush.cancel()
         self.stations.delays.stop()
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
@@ -334,16 +329,6 @@ class Broker:
     # Durability --------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Hand the batch over if somebody waits for it. Acks and the like, for which nobody does,
-        join what comes within the next moment: a commit of their own would only be in its way."""
-        if self.commits.is_awaited or self.settings.memory or self.store.backlog > EAGER_BYTES:
-            self.store.flush()
-        elif self._late_flush is None:
-            loop = asyncio.get_running_loop()
-            self._late_flush = loop.call_later(LATE_SECONDS, self._flush_late)
-
-    def _flush_late(self) -> None:
-        self._late_flush = None
         self.store.flush()
 
     def _committed(self, batch: Committed) -> None:

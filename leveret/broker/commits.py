@@ -26,10 +26,6 @@ class Commits:
         else:
             self._waiting.append((mark, done, failed))
 
-    @property
-    def is_awaited(self) -> bool:
-        return bool(self._waiting)
-
     def advance(self, mark: int) -> None:
         self.committed = max(self.committed, mark)
         while self._waiting and self._waiting[0][0] <= mark:

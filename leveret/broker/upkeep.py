@@ -57,7 +57,6 @@ class Upkeep:
         self.watch()
         self._sample()
         self._broker.log_keeper.tidy_if_due()
-        self._broker.turn.schedule()  # whatever joined a batch between turns gets to disk
         if self._broker.clock.monotonic() >= self._next_sweep:
             self._next_sweep = self._broker.clock.monotonic() + SWEEP_SECONDS
             await self.sweep()

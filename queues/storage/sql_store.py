@@ -81,7 +81,6 @@ class SqlStore(FillingStore):
         self._reader = Reader(data_directory / DATABASE_NAME)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._in_flight: Batch | None = None
-        self._is_wanted = False
         self._lost = IdRanges()
         self._retry: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.Future[Usage] | None = None
@@ -170,12 +169,10 @@ class SqlStore(FillingStore):
         return self._batch.size + (self._in_flight.size if self._in_flight else 0)
 
     def flush(self) -> None:
-        self._is_wanted = not self._batch.is_empty
-        if self._is_wanted and self._in_flight is None and self._retry is None:
+        if self._in_flight is None and self._retry is None and not self._batch.is_empty:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        self._is_wanted = False
         if self.state is StoreState.FAILED or self._writer is None:
             self._refuse(StoreFailed("the store has failed"))
             return
@@ -230,19 +227,18 @@ class SqlStore(FillingStore):
 
     def _try_again(self) -> None:
         self._retry = None
-        self._is_wanted = True
         if self._batch.is_empty and self.state is StoreState.DISK_FULL:
             # Nothing of the failed batch was kept, and blocked publishers bring no other.
             self.state = StoreState.RUNNING
         self._go_on()
 
     def _go_on(self) -> None:
-        """The writer is free: hand over what was asked for meanwhile, or end."""
+        """The writer is free: hand over what has gathered, or end."""
         if self._in_flight is not None or self._retry is not None:
             return
         if self._closing is not None and (self._batch.is_empty or self._has_given_up):
             self._end_writer()
-        elif (self._is_wanted or self._closing is not None) and not self._batch.is_empty:
+        elif not self._batch.is_empty:
             self._hand_over()
 
     @property
