@@ -282,13 +282,24 @@ def _begin(
 
 
 async def _flow(pieces: Iterator[bytes], first: bytes) -> AsyncIterator[bytes]:
+    """A reader that hangs up cancels this in mid-read: the read ends before its file is closed."""
     piece: bytes | None = first
+    reading: asyncio.Future[bytes | None] | None = None
     try:
         while piece is not None:
             if piece:
                 yield piece
-            piece = await asyncio.to_thread(next, pieces, None)
+            reading = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
+            piece = await asyncio.shield(reading)
     finally:
-        close = getattr(pieces, "close", None)
-        if close is not None:
-            await asyncio.shield(asyncio.to_thread(close))
+        await asyncio.shield(_close(pieces, reading))
+
+
+async def _close(pieces: Iterator[bytes], reading: asyncio.Future[bytes | None] | None) -> None:
+    if reading is not None:
+        await asyncio.wait([reading])
+        if not reading.cancelled() and reading.exception() is not None:
+            return  # a generator that failed has closed itself
+    close = getattr(pieces, "close", None)
+    if close is not None:
+        await asyncio.to_thread(close)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import shutil
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from leveret.broker.dead_letters import watch_stuck
@@ -32,31 +32,34 @@ class Upkeep:
         self._broker = broker
         self.stuck: dict[ClassicQueue, VirtualHost] = {}
         """Queues whose dead letters find no room."""
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._next_sweep = broker.clock.monotonic() + SWEEP_SECONDS
         self._sampled_ms = 0
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        """Two tasks: a long sweep must not keep the alarms waiting."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._run(step)) for step in (self._look, self._sweep)]
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _run(self) -> None:
+    async def _run(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
-                await self._once()
+                await step()
             except Exception:
                 log.exception("upkeep failed; trying again")
 
-    async def _once(self) -> None:
+    async def _look(self) -> None:
         self.watch()
         self._sample()
         self._broker.log_keeper.tidy_if_due()
+
+    async def _sweep(self) -> None:
         if self._broker.clock.monotonic() >= self._next_sweep:
             self._next_sweep = self._broker.clock.monotonic() + SWEEP_SECONDS
             await self.sweep()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ import httpx
 import pika
 import pytest
 
+from http_admin.routes.history import _flow
 from leveret.broker.users import hash_password
 from leveret.model.store import PermissionDefinition
 from tests.http.conftest import Served
@@ -154,3 +157,27 @@ def test_missing_pyarrow_is_said_in_a_sentence(
         answer = api.get(f"/api/history/{path}")
         assert answer.status_code == 501
         assert "pip install 'leveret[spark]'" in answer.json()["reason"]
+
+
+async def test_reader_that_hangs_up_lets_the_read_end_before_closing() -> None:
+    reading, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        try:
+            reading.set()
+            go_on.wait(10)
+            yield b"second"
+        finally:
+            closed.set()
+
+    flow = _flow(pieces(), b"first")
+    assert await anext(flow) == b"first"
+    second = asyncio.ensure_future(anext(flow))
+    await asyncio.to_thread(reading.wait, 10)
+    second.cancel()
+    await asyncio.sleep(0)
+    assert not closed.is_set()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert closed.is_set()

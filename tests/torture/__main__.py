@@ -94,7 +94,7 @@ def _report(results: list[Judged], seed: int, last: str) -> str:
     failed = [outcome for _, _, outcome, _ in results if not outcome.passed]
     for outcome in failed:
         lines += ["", f"## {outcome.row}: problems", ""]
-        lines += [f"- {problem}" for problem in outcome.problems[:20]]
+        lines += [f"- {problem}" for problem in (*outcome.problems, *outcome.late)[:20]]
     return "\n".join([*lines, "", last, ""])
 
 

@@ -15,17 +15,13 @@ MIB = 1024 * 1024
 
 @contextmanager
 def small_disk(directory: Path, kind: str, size: int) -> Iterator[Path]:
-    """A mounted file system of so many bytes."""
+    """A mounted file system of so many bytes; a tmpfs where there are no loop devices for ext4."""
     place = directory / f"mounted-{kind}"
     place.mkdir(parents=True)
-    if kind == "tmpfs":
-        _run("mount", "-t", "tmpfs", "-o", f"size={size}", "leveret-torture", str(place))
-    else:
-        image = directory / "disk.img"
-        with image.open("wb") as file:
-            file.truncate(size)
-        _run("mkfs.ext4", "-q", "-m", "0", "-E", "nodiscard", str(image))
-        _run("mount", "-o", "loop", str(image), str(place))
+    if kind == "tmpfs" or not _mount_image(directory / "disk.img", size, place):
+        problem = _run("mount", "-t", "tmpfs", "-o", f"size={size}", "leveret-torture", str(place))
+        if problem:
+            raise RuntimeError(f"{problem} (are we root?)")
     try:
         yield place
     finally:
@@ -33,8 +29,17 @@ def small_disk(directory: Path, kind: str, size: int) -> Iterator[Path]:
         unmount(place)
 
 
+def _mount_image(image: Path, size: int, place: Path) -> bool:
+    with image.open("wb") as file:
+        file.truncate(size)
+    make = ("mkfs.ext4", "-q", "-m", "0", "-E", "nodiscard", str(image))
+    return not _run(*make) and not _run("mount", "-o", "loop", str(image), str(place))
+
+
 def unmount(place: Path) -> None:
-    _run("umount", "--lazy", str(place))
+    problem = _run("umount", "--lazy", str(place))
+    if problem:
+        raise RuntimeError(problem)
 
 
 def write_ballast(path: Path, size: int) -> None:
@@ -46,7 +51,10 @@ def write_ballast(path: Path, size: int) -> None:
         os.fsync(file.fileno())
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()} (are we root?)")
+def _run(*command: str) -> str:
+    """Run it; what went wrong, or nothing."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        return str(error)
+    return f"{' '.join(command)}: {done.stderr.strip()}" if done.returncode else ""

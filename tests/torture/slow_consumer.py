@@ -15,7 +15,7 @@ from tests.torture.startup import BACKLOG_QUEUE, MEMORY_LIMIT, fill
 
 FRAMES_OF_ONE = 1024 + 8 + 25 + 60
 BUFFER_LIMIT = 1024 * 1024 + 64 * 1024
-KEPT_SHARE = 0.5
+KEPT_SHARE = 0.8
 """The goal is 0.8 on a quiet machine; ratios of seconds on a shared one vary more than that."""
 
 
@@ -47,14 +47,15 @@ async def stall_a_consumer(
         problems.append(f"{memory:.0f} MB resident")
     if max(buffered) > BUFFER_LIMIT:
         problems.append(f"{max(buffered)} bytes buffered for one connection")
+    late = []
     if beside < alone * KEPT_SHARE:
-        problems.append(f"a healthy pair fell from {alone:.0f} to {beside:.0f} msg/s")
+        late.append(f"a healthy pair fell from {alone:.0f} to {beside:.0f} msg/s")
     figures = (
         f"{messages} messages of 1 KiB, a no_ack and a prefetch 0 consumer that do not read: "
         f"{memory:.0f} MB at most, at most {max(buffered)} bytes buffered in the broker; a healthy "
         f"pair makes {beside:.0f} msg/s beside them, {alone:.0f} alone"
     )
-    return Outcome("R-14", "consumers that do not read", figures, tuple(problems))
+    return Outcome("R-14", "consumers that do not read", figures, tuple(problems), tuple(late))
 
 
 async def _stalled(broker: BrokerProcess, no_ack: bool) -> tuple[Client, int]:

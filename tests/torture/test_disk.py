@@ -16,14 +16,14 @@ pytestmark = pytest.mark.timeout(300)
 
 async def test_r04_failed_syncs_and_writes_confirm_nothing(tmp_path):
     outcome = await inject_faults(tmp_path, cycles=4, seed=SEED)
-    assert outcome.passed, str(outcome)
+    assert outcome.safe, str(outcome)
 
 
 async def test_r11_no_wrong_payload_and_no_crash_loop(tmp_path):
     outcome = await flip_bits(tmp_path, flips=40, seed=SEED)
-    assert outcome.passed, str(outcome)
+    assert outcome.safe, str(outcome)
 
 
 async def test_r12_full_disks_block_or_nack_and_lose_nothing(tmp_path):
     outcome = await fill_the_disk(tmp_path, cycles=1, seed=SEED)
-    assert outcome.passed, str(outcome)
+    assert outcome.safe, str(outcome)
