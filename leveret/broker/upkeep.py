@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.broker")
 
 WATCH_SECONDS = 0.25
+SOONEST_SECONDS = 0.02
 SWEEP_SECONDS = 30.0
 MESSAGE_OVERHEAD = 400
 """Octets a message in memory costs beside its body, roughly."""
@@ -35,6 +36,8 @@ class Upkeep:
         self._tasks: list[asyncio.Task[None]] = []
         self._next_sweep = broker.clock.monotonic() + SWEEP_SECONDS
         self._sampled_ms = 0
+        self._free, self._looked = 0, 0.0
+        self._pause = WATCH_SECONDS
 
     def start(self) -> None:
         """Two tasks: a long sweep must not keep the alarms waiting."""
@@ -48,7 +51,7 @@ class Upkeep:
 
     async def _run(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.sleep(self._pause)
             try:
                 await step()
             except Exception:
@@ -84,14 +87,22 @@ class Upkeep:
 
     def _watch_disk(self) -> None:
         broker = self._broker
-        free, limit = (
-            shutil.disk_usage(broker.settings.data_dir).free,
-            broker.settings.disk_free_limit,
-        )
+        free = shutil.disk_usage(broker.settings.data_dir).free
+        limit = broker.settings.disk_free_limit
+        self._pause = self._until_next_look(free, free - limit)
         if free < limit:
             broker.alarms.set("disk", f"low on disk: {free} octets free, {limit} wanted")
         elif broker.store.state is StoreState.RUNNING:
             broker.alarms.set("disk", "")
+
+    def _until_next_look(self, free: int, left: int) -> float:
+        """Half the time in which what is left would be used up at the pace seen last."""
+        before, self._free = self._free, free
+        since, self._looked = self._looked, self._broker.clock.monotonic()
+        used, elapsed = before - free, self._looked - since
+        if left <= 0 or used <= 0:
+            return WATCH_SECONDS
+        return min(WATCH_SECONDS, max(SOONEST_SECONDS, left / used * elapsed / 2))
 
     def memory_held(self) -> int:
         """Octets in messages held in memory."""
