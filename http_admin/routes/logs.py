@@ -62,11 +62,7 @@ class Log(BaseModel):
 
 
 def _log_row(described: Row) -> Row:
-    arguments = described["arguments"]
-    retention = {
-        "max_age": arguments.get("x-max-age"),
-        "max_length_bytes": described["max_length_bytes"],
-    }
+    retention = {key: described[key] for key in ("max_age", "max_length_bytes")}
     return {**described, "retention": retention}
 
 

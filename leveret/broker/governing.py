@@ -1,7 +1,8 @@
 """Where policies and limits take effect.
 
-Of a policy: `history` on durable queues and `alternate-exchange` on exchanges, at once and on
-whatever is made later. Of limits: `max-queues` and `max-connections`.
+Of a policy: what queues, logs and exchanges take of it, at once and on whatever is made later. A
+partition of a log is governed by the policies of its own name, or else by those of its log. Of
+limits: `max-queues` and `max-connections`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from leveret.broker.users import Right
 from leveret.broker.vhost import NO_LIMIT
 from leveret.model.errors import NotAllowed
 from leveret.model.history import Keep
-from queues import ClassicQueue, HeldQueue
+from queues import ClassicQueue, HeldQueue, LogQueue, PartitionedLog
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -45,6 +46,13 @@ def apply_policy(broker: Broker, vhost: VirtualHost, made: Exchange | HeldQueue)
         made.govern(asked)
         if made.journal is not None:
             made.journal.keep = KEEP[asked.get("history", broker.settings.history)]
+    elif isinstance(made, LogQueue):
+        if not asked and made.whole is not None:
+            asked = broker.policies.effective(vhost.name, made.whole.name, kind).definition
+        made.govern(asked)
+    elif isinstance(made, PartitionedLog):
+        for partition in made.partitions:
+            apply_policy(broker, vhost, partition)
 
 
 def require_dead_letters(

@@ -32,10 +32,10 @@ from leveret.model.store import (
     StoreState,
 )
 from queues import HeldQueue, QueueSpec
-from queues.log import LogError, Partition, PartitionSettings, RetentionSink, compact
+from queues.log import LogError, Partition, PartitionSettings, compact
 from queues.stream import LogQueue, LogSpec, PartitionedLog, parse_log_spec
+from queues.stream.front import LogIdentity
 from queues.stream.readers import Surroundings
-from queues.stream.single import LogIdentity
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -249,10 +249,7 @@ class LogKeeper:
         """Drop what is too old or too much, compact what was asked to be compacted."""
         now = self._broker.clock.wall_ms()
         for queue in self.queues:
-            limits = queue.log_spec.retention
-            if limits.max_age_ms is not None or limits.max_bytes is not None:
-                self._broker.store.append_log(RetentionSink(queue.partition, limits), now)
-                self._broker.turn.schedule()
+            queue.retain(now)
             if queue.log_spec.compacted:
                 await self._compact(queue, now)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from queues import LogQueue, PartitionedLog
+from queues.log.spec import format_age
 from queues.stream import LogGroup
 
 Json = dict[str, Any]
@@ -18,13 +19,15 @@ def partitions_of(held: Held) -> Sequence[LogQueue]:
 
 def described_log(vhost: str, held: Held) -> Json:
     logs = partitions_of(held)
+    limits = logs[0].log_spec.retention
     return {
         "name": held.name,
         "vhost": vhost,
         "partitioned": isinstance(held, PartitionedLog),
         "arguments": dict(held.spec.arguments),
-        "max_age_ms": held.log_spec.retention.max_age_ms,
-        "max_length_bytes": held.log_spec.retention.max_bytes,
+        "max_age": None if limits.max_age_ms is None else format_age(limits.max_age_ms),
+        "max_age_ms": limits.max_age_ms,
+        "max_length_bytes": limits.max_bytes,
         "cleanup_policy": "compact" if held.log_spec.compacted else "delete",
         "messages": sum(log.ready_count for log in logs),
         "bytes": sum(log.partition.size for log in logs),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 Accepts = Callable[[Any], bool]
-_AGE = re.compile(r"\d+[YMDhms]\Z")
+_AGE = re.compile(r"(?=.{2,13}\Z)0*[1-9][0-9]*[YMDhms]\Z")
 
 
 def _whole(least: int) -> tuple[str, Accepts]:
@@ -27,7 +27,7 @@ def _one_of(*choices: str) -> tuple[str, Accepts]:
 
 _TEXT: tuple[str, Accepts] = ("a string", lambda value: isinstance(value, str))
 _AGE_TEXT: tuple[str, Accepts] = (
-    "a number with a unit (Y, M, D, h, m, s) such as 7D",
+    "a positive number with a unit (Y, M, D, h, m, s) such as 7D",
     lambda value: isinstance(value, str) and _AGE.match(value) is not None,
 )
 _ANY: tuple[str, Accepts] = ("anything", lambda value: True)

@@ -65,6 +65,7 @@ class Partition:
         self.settings = settings or PartitionSettings()
         if not 0 < self.settings.max_segment_bytes <= MAX_SEGMENT_BYTES:
             raise LogError(f"segment size must be between 1 and {MAX_SEGMENT_BYTES} bytes")
+        self.max_segment_bytes = self.settings.max_segment_bytes  # another one counts at once
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         found = recover(directory)
@@ -105,7 +106,7 @@ class Partition:
         """
         self._check()
         total = sum(map(entry_size, entries))
-        if self._position + total > self.settings.max_segment_bytes:
+        if self._position + total > self.max_segment_bytes:
             self.roll()
         first, position, snapshot = self._next_offset, self._position, self._snapshot
         known = {m.producer_id: self._producers.get(m.producer_id) for m in marks}

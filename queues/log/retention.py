@@ -16,6 +16,10 @@ class Retention:
     max_age_ms: int | None = None
     max_bytes: int | None = None
 
+    @property
+    def is_limited(self) -> bool:
+        return self.max_age_ms is not None or self.max_bytes is not None
+
 
 def apply_retention(partition: Partition, retention: Retention, now_ms: int) -> int:
     """Drop what is too old or too much; returns how many segments went.

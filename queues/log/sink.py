@@ -36,13 +36,14 @@ class PartitionSink:
     """Implements `leveret.model.store.LogSink`; the answer of `write` is the next offset.
 
     With an interval the log is synced at most that often: what it confirms is written, not yet
-    on disk. `is_unsynced` says that a sync is owed.
+    on disk. `is_unsynced` says that a sync is owed. The loop may put other limits in the place of
+    `retention` at any time.
     """
 
     def __init__(self, partition: Partition, retention: Retention, interval_ms: int = 0) -> None:
         self.partition = partition
         self.is_unsynced = False
-        self._retention = retention
+        self.retention = retention
         self._interval = interval_ms / 1000
         self._synced_at = 0.0
         self._segments = len(partition.segments())
@@ -72,7 +73,7 @@ class PartitionSink:
         self.sync_now()
         if rolled:
             # As RabbitMQ does, limits are looked at whenever a segment is full.
-            retain(self.partition, self._retention, self.partition.last_time_ms)
+            retain(self.partition, self.retention, self.partition.last_time_ms)
         self._segments = len(self.partition.view.bases)
 
     def sync_now(self) -> None:

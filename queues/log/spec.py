@@ -49,6 +49,13 @@ def parse_interval(text: str) -> int:
     return int(match[1]) * _SECONDS[match[2]] * 1000
 
 
+def format_age(age_ms: int) -> str:
+    """An age as it can be written, in the largest unit that says it exactly."""
+    seconds = age_ms // 1000
+    unit = next(name for name, size in _SECONDS.items() if seconds % size == 0)
+    return f"{seconds // _SECONDS[unit]}{unit}"
+
+
 def parse_max_age(value: object) -> int:
     """Milliseconds of an `x-max-age` argument."""
     if not isinstance(value, str):

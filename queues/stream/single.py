@@ -11,31 +11,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from leveret.model.errors import NotImplementedHere, PreconditionFailed
-from leveret.model.history import Keep
+from leveret.model.errors import PreconditionFailed
 from leveret.model.message import Message
 from leveret.model.store import Store
-from queues.counters import QueueCounters
-from queues.entry import Entry, Outcome
 from queues.log import (
     Numbered,
     Partition,
     PartitionSink,
     ProducerTable,
     Record,
+    RetentionSink,
     SyncSink,
     Verdict,
 )
 from queues.port import Consumer, Enqueued
 from queues.spec import QueueSpec
+from queues.stream.front import LogFront, LogIdentity
 from queues.stream.readers import GROUP_ARGUMENT, Readers, Surroundings
 from queues.stream.records import Stamp
-from queues.stream.spec import LogSpec
+from queues.stream.spec import LogSpec, governed
 
 if TYPE_CHECKING:
     from queues.stream.partitioned import PartitionedLog
@@ -47,15 +45,7 @@ _PRODUCER_SIGN = b"\x0dx-producer-id"
 WARM_RECORDS = 512
 
 
-@dataclass(frozen=True, slots=True)
-class LogIdentity:
-    """What a log is: its number among the queues, and how refusals name it."""
-
-    id: int
-    where: str
-
-
-class LogQueue:
+class LogQueue(LogFront):
     def __init__(
         self,
         spec: QueueSpec,
@@ -65,16 +55,9 @@ class LogQueue:
         store: Store,
         around: Surroundings,
     ) -> None:
-        self.spec = spec
-        self.log_spec = log_spec
-        self.name = spec.name
-        self.id = identity.id
+        super().__init__(spec, log_spec, identity, around)
         self.number: int | None = None
-        self.owner: object | None = None
-        self.touched = False
-        self.is_closed = False
-        self.counters = QueueCounters()
-        self.keep = Keep.NOTHING  # a log is its own history
+        self.declared = log_spec
         self.partition, self._executor = files
         interval = log_spec.sync_interval_ms
         self.sink = PartitionSink(self.partition, log_spec.retention, interval)
@@ -87,9 +70,7 @@ class LogQueue:
         self._unsure: dict[bytes, int] = {}
         self._sync_timer: asyncio.TimerHandle | None = None
         self._waiters: list[Callable[[], None]] = []
-        self._where = identity.where
         self._store = store
-        self._around = around
         self._next_offset = self._opened_at = self.partition.next_offset
 
     def __repr__(self) -> str:
@@ -99,6 +80,22 @@ class LogQueue:
         self.whole, self.number = whole, number
         self.stamp = Stamp(number)
         self.siblings = [other for other in whole.partitions if other is not self]
+
+    def govern(self, policy: Mapping[str, Any]) -> None:
+        """The policy of this log is this from now on: limits hold at once, sizes from the next
+        segment on."""
+        before, self.log_spec = self.log_spec, governed(self.declared, policy)
+        self.partition.max_segment_bytes = self.log_spec.segment_bytes
+        self.sink.retention = self.log_spec.retention
+        if self.log_spec.retention != before.retention:
+            self.retain(self.now_ms())
+
+    def retain(self, now_ms: int) -> None:
+        """Let the writer drop what is beyond the limits."""
+        limits = self.log_spec.retention
+        if limits.is_limited:
+            self._store.append_log(RetentionSink(self.partition, limits), now_ms)
+            self._around.touch(self)
 
     # In ----------------------------------------------------------------------------------------
 
@@ -164,40 +161,17 @@ class LogQueue:
 
     # Out ---------------------------------------------------------------------------------------
 
-    def dispatch(self) -> None:
-        self.touched = False
-        self.readers.serve()
-
-    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
-        held = self.readers.settle(entries, outcome)
-        if outcome is Outcome.ACK:
-            self.counters.acked += held
-
     def add_consumer(self, consumer: Consumer) -> None:
         if self.whole is not None and GROUP_ARGUMENT in consumer.arguments:
             raise PreconditionFailed(
                 f"invalid arg '{GROUP_ARGUMENT}' for {self._where}: groups share the partitions "
                 f"of a log, so consume from '{self.whole.name}'"
             )
-        self.readers.add(consumer)
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        self.readers.remove(consumer)
-
-    @property
-    def consumers(self) -> Sequence[Consumer]:
-        return self.readers.consumers
+        super().add_consumer(consumer)
 
     @property
     def ready_count(self) -> int:
         return self.next_offset - self.first_offset
-
-    @property
-    def unacked_count(self) -> int:
-        return self.readers.unacked
-
-    def take(self, actor: int, no_ack: bool) -> Entry | None:
-        raise NotImplementedHere(f"basic.get not supported by stream queues {self._where}")
 
     def when_head(self, call: Callable[[], None]) -> None:
         self._waiters.append(call)
@@ -206,21 +180,10 @@ class LogQueue:
         if call in self._waiters:
             self._waiters.remove(call)
 
-    def purge(self) -> int:
-        raise NotImplementedHere(f"queue.purge not supported by stream queues {self._where}")
-
     def close(self, deleted: bool) -> int:
-        gone = self.ready_count
-        self.is_closed = True
         if self._sync_timer is not None:
             self._sync_timer.cancel()
-        if deleted:
-            self.readers.cancel_all()
-            for name in list(self.readers.groups):
-                self.readers.forget_group(name)
-        else:
-            self.readers.close()
-        return gone
+        return super().close(deleted)
 
     # Reading -----------------------------------------------------------------------------------
 

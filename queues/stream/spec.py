@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leveret.model.errors import PreconditionFailed
@@ -61,6 +61,26 @@ def parse_log_spec(spec: QueueSpec, where: str) -> LogSpec:
         ),
         sync_interval_ms=interval,
     )
+
+
+def governed(declared: LogSpec, policy: Mapping[str, Any]) -> LogSpec:
+    """What holds under a (checked) policy: the smaller limit, and the declared segment size."""
+    age = policy.get("max-age")
+    own = declared.retention
+    segment = min(policy.get("stream-max-segment-size-bytes", 0), MAX_SEGMENT_BYTES)
+    is_free = declared.segment_bytes == DEFAULT_SEGMENT_BYTES
+    return replace(
+        declared,
+        retention=Retention(
+            _smaller(own.max_age_ms, None if age is None else parse_max_age(age)),
+            _smaller(own.max_bytes, policy.get("max-length-bytes")),
+        ),
+        segment_bytes=segment if is_free and segment else declared.segment_bytes,
+    )
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    return min((value for value in (one, other) if value is not None), default=None)
 
 
 def _refuse_properties(spec: QueueSpec, where: str) -> None:
