@@ -23,6 +23,7 @@ from leveret.cli import (
     messages,
     operations,
     policies,
+    scheduled,
     server,
     spark,
     streams,
@@ -77,7 +78,9 @@ def _serve() -> None:
     raise AssertionError("the command line of serve is read before this")
 
 
-for _part in (server, listing, topology, messages, access, policies, operations, streams):
+for _part in (server, listing, topology, messages, scheduled):
+    app.add_typer(_part.commands)
+for _part in (access, policies, operations, streams):
     app.add_typer(_part.commands)
 app.add_typer(logs.commands, name="log", rich_help_panel="Logs")
 for _part in (history, spark):

@@ -77,6 +77,33 @@ def test_publish_says_whether_a_queue_took_it(tab: Dashboard, vhost: str) -> Non
     connection.close()
 
 
+def test_schedule_of_a_delayed_exchange(tab: Dashboard, vhost: str) -> None:
+    tab.open("new-exchange")
+    form = tab.test_id("declare-exchange")
+    form.get_by_label("Name required").fill("later")
+    form.get_by_label("Type", exact=True).select_option("x-delayed-message")
+    form.get_by_label("Routes like").select_option("fanout")
+    tab.press("Declare exchange", form)
+    expect(tab.heading("later")).to_be_visible()
+    assert tab.api.get("exchanges", vhost, "later")["arguments"] == {"x-delayed-type": "fanout"}
+    for text, delay in (("second", 7_200_000), ("first", 3_600_000)):
+        properties = {"headers": {"x-delay": delay}}
+        message = {"routing_key": "k", "payload": text, "payload_encoding": "string"}
+        where = ("exchanges", vhost, "later", "publish")
+        tab.api.post(*where, body=message | {"properties": properties})
+    tab.test_id("tab-scheduled").click()
+    waiting = tab.test_id("scheduled-message")
+    expect(waiting).to_have_count(2)
+    expect(waiting.first).to_contain_text("first")
+    waiting.first.locator("summary").click()
+    expect(waiting.first).to_contain_text("header x-delay")
+    tab.press("Cancel this message", waiting.first)
+    tab.confirm("It will be dropped and never delivered")
+    expect(waiting).to_have_count(1)
+    expect(waiting).to_contain_text("second")
+    assert tab.api.get("exchanges", vhost, "later")["messages_delayed"] == 1
+
+
 def test_delete(tab: Dashboard, vhost: str) -> None:
     tab.api.post("bindings", vhost, "e", "in", "q", "here", body={"routing_key": "a"})
     tab.open("exchanges", vhost, "in")

@@ -67,6 +67,10 @@ def test_declare_with_arguments(tab: Dashboard, vhost: str) -> None:
     form.get_by_label("Most messages").fill("1000")
     form.get_by_label("When full").select_option("reject-publish")
     form.get_by_label("Single active consumer").check()
+    form.get_by_label("Dead-letter promise").select_option("at-least-once")
+    form.get_by_label("Drop repetitions").check()
+    form.get_by_label("Keys remembered").fill("500")
+    form.get_by_label("Remembered for").fill("60000")
     tab.press("Declare queue", form)
     expect(tab.heading("limited")).to_be_visible()
     tab.says("Queue limited is there")
@@ -75,7 +79,27 @@ def test_declare_with_arguments(tab: Dashboard, vhost: str) -> None:
         "x-max-length": 1000,
         "x-overflow": "reject-publish",
         "x-single-active-consumer": True,
+        "x-dead-letter-strategy": "at-least-once",
+        "x-message-deduplication": True,
+        "x-cache-size": 500,
+        "x-cache-ttl": 60_000,
     }
+
+
+def test_effective_policy_is_shown(tab: Dashboard, vhost: str) -> None:
+    ours = {"pattern": "^work", "definition": {"max-length": 900, "overflow": "reject-publish"}}
+    tab.api.put("policies", vhost, "ours", body=ours)
+    theirs = {"pattern": ".*", "definition": {"max-length": 70}}
+    tab.api.put("operator-policies", vhost, "theirs", body=theirs)
+    tab.open("queues", vhost, QUEUE)
+    card = tab.test_id("policy")
+    expect(card).to_contain_text("ours")
+    expect(card).to_contain_text("theirs")
+    expect(card.locator("dd", has_text="reject-publish")).to_be_visible()
+    expect(card.locator("dd").get_by_text("70", exact=True)).to_be_visible()
+    tab.api.delete("policies", vhost, "ours")
+    expect(card).not_to_contain_text("ours")
+    expect(card.locator("dd").get_by_text("70", exact=True)).to_be_visible()
 
 
 def test_declare_a_log(tab: Dashboard, vhost: str) -> None:

@@ -100,6 +100,27 @@ def test_messages_go_in_and_come_out(leveret, rows):
     leveret("delete_queue", "letters")
 
 
+def test_scheduled_messages_are_listed_and_cancelled(leveret, rows):
+    leveret("declare_queue", "alarms")
+    leveret(
+        "declare_exchange", "later", "--type", "x-delayed-message", "-a", "x-delayed-type=fanout"
+    )
+    leveret("bind", "later", "alarms")
+    leveret("publish", "in an hour", "-x", "later", "-H", "x-delay=3600000")
+    leveret("publish", "in a minute", "-x", "later", "-H", "x-delay=60000")
+    waiting = rows("list_scheduled", "later")
+    assert [row["payload"] for row in waiting] == ["in a minute", "in an hour"]
+    assert "in a minute" in leveret("list_scheduled", "later", "--count", "1")
+    first = str(waiting[0]["id"])
+    leveret("cancel_scheduled", "later", first)
+    said = leveret("cancel_scheduled", "later", first, code=ExitCode.NOT_FOUND)
+    assert f"no message {first} on the schedule of exchange 'later'" in said
+    assert [row["payload"] for row in rows("list_scheduled", "later")] == ["in an hour"]
+    assert "not x-delayed-message" in leveret("list_scheduled", "amq.topic", code=1)
+    leveret("delete_exchange", "later")
+    leveret("delete_queue", "alarms")
+
+
 def test_accounts_are_managed(leveret, rows):
     leveret("add_vhost", "v", "--description", "for tests")
     leveret("add_user", "ann", "pw", "--tags", "monitoring")

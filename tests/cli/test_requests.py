@@ -224,6 +224,12 @@ ROWS = [
         [asks(POST + "route/%2F", {"exchange": "e", "routing_key": "a.b", "headers": {"n": 1}})],
         {POST + "route/%2F": {"queues": ["q"], "path": []}},
     ),
+    Row(
+        "list_scheduled x --count 5 --offset 2",
+        [asks(GET + "exchanges/%2F/x/scheduled", count="5", offset="2")],
+        {GET + "exchanges/%2F/x/scheduled": []},
+    ),
+    Row("cancel_scheduled x 7", [asks(DELETE + "exchanges/%2F/x/scheduled/7")]),
     # users, vhosts, permissions, limits
     Row("list_users", [asks(GET + "users", columns="name,tags")], {GET + "users": []}),
     Row(

@@ -4,6 +4,7 @@ import { href, parseRoute } from '../src/lib/route';
 import { matching, sorted, toggled } from '../src/lib/sort';
 import { columns, levels, rates, sparkPoints } from '../src/lib/series';
 import { argsFor, readArgs, readTable, readValue } from '../src/lib/arguments';
+import { exchangeArgs, readExchangeArgs } from '../src/lib/exchange-arguments';
 import { asPage } from '../src/lib/paging';
 import { laneSegments, resetTarget, retentionWords, scaleOf } from '../src/lib/logs';
 import { bodyOf, hexDump, legs, moments } from '../src/lib/messages';
@@ -108,6 +109,12 @@ describe('arguments', () => {
   it('refuses what is not a number in words', () => {
     expect(() => readArgs('classic', { 'x-max-length': 'many' })).toThrow('must be a whole number');
     expect(() => readValue('json', '{')).toThrow('not valid JSON');
+  });
+  it('reads the arguments that belong to a type of exchange', () => {
+    const texts = { 'x-delayed-type': 'topic', 'x-cache-size': '5' };
+    expect(readExchangeArgs('x-delayed-message', texts)).toEqual({ 'x-delayed-type': 'topic' });
+    expect(readExchangeArgs('x-message-deduplication', texts)).toEqual({ 'x-cache-size': 5 });
+    expect(exchangeArgs('direct')).toEqual([]);
   });
   it('builds tables from rows and skips nameless ones', () => {
     expect(readTable([{ key: 'a', kind: 'number', text: '1' }, { key: ' ', kind: 'string', text: 'x' }])).toEqual({ a: 1 });

@@ -86,6 +86,18 @@ export interface Trace {
   events: TraceEvent[];
 }
 
+/** A message that waits at a delayed exchange. */
+export interface Scheduled {
+  id: number;
+  due_ms: number;
+  exchange: string;
+  routing_key: string;
+  properties: Table;
+  payload: string;
+  payload_bytes: number;
+  payload_encoding: string;
+}
+
 export interface Setting {
   key: string;
   value: unknown;

@@ -145,6 +145,8 @@ export interface Exchange {
   arguments: Table;
   policy?: string | null;
   message_stats?: MessageStats;
+  /** How many messages wait at a delayed exchange. */
+  messages_delayed?: number;
 }
 
 export interface Queue extends QueueTotals {
@@ -157,6 +159,7 @@ export interface Queue extends QueueTotals {
   exclusive: boolean;
   arguments: Table;
   policy?: string | null;
+  operator_policy?: string | null;
   effective_policy_definition?: Table;
   consumers?: number;
   consumer_details?: Consumer[];

@@ -9,7 +9,7 @@ export interface ArgSpec {
   key: string;
   label: string;
   kind: ArgKind;
-  group: 'Limits' | 'Dead lettering' | 'Delivery' | 'Log';
+  group: 'Limits' | 'Dead lettering' | 'Delivery' | 'Deduplication' | 'Log';
   help: string;
   types: readonly QueueKind[];
   choices?: readonly string[];
@@ -37,6 +37,9 @@ export const QUEUE_ARGS: readonly ArgSpec[] = [
     help: 'Rejected, expired and dropped messages are published to this exchange instead of being lost.' },
   { key: 'x-dead-letter-routing-key', label: 'Dead-letter routing key', kind: 'text', group: 'Dead lettering', types: WORK,
     help: 'Key used for dead letters. Without it, each keeps its own routing key.' },
+  { key: 'x-dead-letter-strategy', label: 'Dead-letter promise', kind: 'choice', group: 'Dead lettering', types: WORK,
+    choices: ['at-most-once', 'at-least-once'],
+    help: 'Accepted for RabbitMQ’s sake. Every move is one transaction here: no dead letter is lost or doubled, whatever is chosen.' },
   { key: 'x-delivery-limit', label: 'Delivery limit', kind: 'number', group: 'Dead lettering', types: ['quorum'],
     help: 'After this many returns to the queue a message is dropped or dead-lettered. −1 means never.' },
   { key: 'x-max-priority', label: 'Highest priority', kind: 'number', group: 'Delivery', types: ['classic'],
@@ -45,6 +48,12 @@ export const QUEUE_ARGS: readonly ArgSpec[] = [
     help: 'Only one consumer at a time gets messages; the next takes over when it leaves.' },
   { key: 'x-consumer-timeout', label: 'Acknowledge within', kind: 'number', group: 'Delivery', types: WORK, unit: 'ms',
     help: 'A consumer that holds a message unacknowledged longer than this loses its channel.' },
+  { key: 'x-message-deduplication', label: 'Drop repetitions', kind: 'flag', group: 'Deduplication', types: WORK,
+    help: 'A message whose header x-deduplication-header was seen before is confirmed and dropped.' },
+  { key: 'x-cache-size', label: 'Keys remembered', kind: 'number', group: 'Deduplication', types: WORK, placeholder: '10000',
+    help: 'So many of the newest header values are remembered, over restarts, too.' },
+  { key: 'x-cache-ttl', label: 'Remembered for', kind: 'number', group: 'Deduplication', types: WORK, unit: 'ms',
+    help: 'A value older than this is forgotten. A message’s own header x-cache-ttl comes first.' },
   { key: 'x-max-age', label: 'Oldest kept', kind: 'text', group: 'Log', types: LOG, placeholder: '7D',
     help: 'Whole segments older than this are dropped: a number and one of Y M D h m s, such as 7D or 12h.' },
   { key: 'x-stream-max-segment-size-bytes', label: 'Segment size', kind: 'number', group: 'Log', types: LOG, unit: 'bytes',
@@ -67,8 +76,13 @@ export function argsFor(kind: QueueKind): ArgSpec[] {
 
 /** Text of the form's fields to typed arguments; a wrong one is refused with a sentence. */
 export function readArgs(kind: QueueKind, texts: Readonly<Record<string, string>>): Table {
-  const args: Table = kind === 'classic' ? {} : { 'x-queue-type': kind };
-  for (const spec of argsFor(kind)) {
+  return { ...(kind === 'classic' ? {} : { 'x-queue-type': kind }), ...readFields(argsFor(kind), texts) };
+}
+
+/** Fields left empty are not set. */
+export function readFields(specs: readonly Pick<ArgSpec, 'key' | 'label' | 'kind'>[], texts: Readonly<Record<string, string>>): Table {
+  const args: Table = {};
+  for (const spec of specs) {
     const text = (texts[spec.key] ?? '').trim();
     if (text === '') continue;
     if (spec.kind === 'number') args[spec.key] = wholeNumber(spec.label, text);
@@ -117,7 +131,9 @@ export function readTable(rows: readonly TableRow[]): Table {
   return table;
 }
 
-const NOT_BY_POLICY = new Set(['x-single-active-consumer', 'x-max-priority', 'x-partitions']);
+const NOT_BY_POLICY = new Set([
+  'x-single-active-consumer', 'x-max-priority', 'x-partitions', 'x-message-deduplication', 'x-cache-size', 'x-cache-ttl',
+]);
 
 /** The keys a policy may set, with the same explanations. */
 export const POLICY_KEYS: readonly { key: string; kind: ValueKind; help: string }[] = [

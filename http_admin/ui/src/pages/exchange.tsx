@@ -8,6 +8,7 @@ import { Chart } from '../components/Chart';
 import { attempt, confirmLoss, ErrorNote, Loading } from '../components/feedback';
 import { Publish } from '../components/Publish';
 import { RoutingMap } from '../components/RoutingMap';
+import { Schedule } from '../components/Scheduled';
 import { count, exchangeName, plural, rate } from '../lib/format';
 import { reachable } from '../lib/graph';
 import { go, useRoute } from '../lib/hooks';
@@ -19,6 +20,7 @@ const TABS = [
   { id: 'bindings', label: 'Bindings' },
   { id: 'publish', label: 'Publish' },
 ] as const;
+const WITH_SCHEDULE = [...TABS, { id: 'scheduled', label: 'Scheduled' }] as const;
 
 async function deleteExchange(exchange: Exchange, bindings: number): Promise<void> {
   const yes = await confirmLoss({
@@ -73,7 +75,6 @@ function BindingsTab({ exchange, all, refresh }: { exchange: Exchange; all: read
 
 export function ExchangePage({ vhost, name }: { vhost: string; name: string }) {
   const { query } = useRoute();
-  const tab = TABS.find((one) => one.id === query['tab'])?.id ?? 'routing';
   const live = useLive<Exchange>(`${apiPath('exchanges', vhost, exchangeSegment(name))}?${sampleQuery(rangeOf('10m'))}`);
   // All bindings of a vhost can be many, so they are read again only when this exchange's own change.
   const bindings = useOnce<Binding[]>(apiPath('bindings', vhost));
@@ -87,6 +88,8 @@ export function ExchangePage({ vhost, name }: { vhost: string; name: string }) {
     return <><PageHead title={title} parent={parent} />{live.error ? <ErrorNote error={live.error} /> : <Loading />}</>;
   }
   const all = bindings.data ?? [];
+  const tabs = exchange.messages_delayed === undefined ? TABS : WITH_SCHEDULE;
+  const tab = tabs.find((one) => one.id === query['tab'])?.id ?? 'routing';
   const builtIn = name === '' || name.startsWith('amq.');
   const stats = exchange.message_stats;
   return (
@@ -95,19 +98,21 @@ export function ExchangePage({ vhost, name }: { vhost: string; name: string }) {
         {!builtIn && <button class="button button-danger" data-testid="delete" onClick={() => void deleteExchange(exchange, all.filter((one) => one.source === name).length)}>Delete</button>}
       </PageHead>
       {live.error && <ErrorNote error={live.error} />}
-      <Tabs path={['exchanges', vhost, name]} tabs={TABS} current={tab} label="Parts of this exchange" />
+      <Tabs path={['exchanges', vhost, name]} tabs={tabs} current={tab} label="Parts of this exchange" />
       {tab === 'routing' && (
         <>
           <Stats>
             <Stat label="In" value={rate(stats?.publish_in_details?.rate ?? 0)} note={`${count(stats?.publish_in ?? 0)} in all`} />
             <Stat label="Out" value={rate(stats?.publish_out_details?.rate ?? 0)} note={`${count(stats?.publish_out ?? 0)} in all`} />
             <Stat label="Bindings" value={count(all.filter((one) => one.source === name).length)} />
+            {exchange.messages_delayed !== undefined && <Stat label="Scheduled" value={count(exchange.messages_delayed)} testid="delayed" />}
           </Stats>
           <RoutingTab exchange={exchange} bindings={all} />
         </>
       )}
       {tab === 'bindings' && <BindingsTab exchange={exchange} all={all} refresh={() => void bindings.refresh()} />}
       {tab === 'publish' && <Card title="Publish"><Publish vhost={vhost} exchange={name} /></Card>}
+      {tab === 'scheduled' && <Schedule exchange={exchange} />}
     </>
   );
 }

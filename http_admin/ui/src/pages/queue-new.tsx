@@ -1,9 +1,10 @@
 import { useState } from 'preact/hooks';
 import { apiPath, put } from '../api/client';
+import { ArgField } from '../components/ArgField';
 import { Card, PageHead } from '../components/basics';
 import { toast } from '../components/feedback';
 import { CheckField, Form, SelectField, TableEditor, TextField } from '../components/forms';
-import { argsFor, QUEUE_TYPES, readArgs, readTable, type ArgSpec, type QueueKind, type TableRow } from '../lib/arguments';
+import { argsFor, QUEUE_TYPES, readArgs, readTable, type QueueKind, type TableRow } from '../lib/arguments';
 import { go, useRoute } from '../lib/hooks';
 import { href } from '../lib/route';
 import { homeVhost, useScope } from '../lib/session';
@@ -13,19 +14,7 @@ const KINDS: readonly { id: QueueKind; label: string }[] = [
   { id: 'quorum', label: 'Quorum' },
   { id: 'stream', label: 'Log' },
 ];
-const GROUPS = ['Log', 'Limits', 'Dead lettering', 'Delivery'] as const;
-
-function ArgField({ spec, value, onInput }: { spec: ArgSpec; value: string; onInput: (text: string) => void }) {
-  const help = <>{spec.help} <code>{spec.key}</code></>;
-  if (spec.kind === 'flag') {
-    return <CheckField label={spec.label} help={help} checked={value === 'true'} onInput={(on) => onInput(on ? 'true' : '')} />;
-  }
-  if (spec.kind === 'choice') {
-    const options = [{ id: '', label: 'not set' }, ...(spec.choices ?? []).map((id) => ({ id, label: id }))];
-    return <SelectField label={spec.label} help={help} value={value} onInput={onInput} options={options} />;
-  }
-  return <TextField label={spec.label} help={help} value={value} onInput={onInput} unit={spec.unit} placeholder={spec.placeholder ?? 'not set'} />;
-}
+const GROUPS = ['Log', 'Limits', 'Dead lettering', 'Delivery', 'Deduplication'] as const;
 
 function KindPicker({ kind, onPick }: { kind: QueueKind; onPick: (kind: QueueKind) => void }) {
   return (

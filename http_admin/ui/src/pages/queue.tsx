@@ -67,6 +67,21 @@ function Numbers({ queue }: { queue: Queue }) {
   );
 }
 
+/** The names of what governs a queue, and what of it holds. */
+function PolicyCard({ queue }: { queue: Queue }) {
+  if (!queue.policy && !queue.operator_policy) return <Card title="Policy" testid="policy"><p class="muted">No policy applies.</p></Card>;
+  return (
+    <Card title="Policy" testid="policy">
+      <Facts items={[
+        ['Policy', queue.policy && <a href="#/policies">{queue.policy}</a>],
+        ['Operator policy', queue.operator_policy && <a href="#/policies">{queue.operator_policy}</a>],
+      ]} />
+      <p class="muted card-lead gap-top">In effect from them; where an argument sets the same limit, the smaller holds.</p>
+      <TableFacts table={queue.effective_policy_definition} />
+    </Card>
+  );
+}
+
 function OverviewTab({ queue, range, onRange }: { queue: Queue; range: Range; onRange: (id: string) => void }) {
   const scope = useScope();
   const url = amqpUrl(scope.overview, scope.session.name, queue.vhost, location.hostname);
@@ -88,9 +103,7 @@ function OverviewTab({ queue, range, onRange }: { queue: Queue; range: Range; on
           <Facts items={[['Type', queue.type], ['State', queue.state], ['Durable', queue.durable ? 'yes' : 'no'], ['Auto-delete', queue.auto_delete ? 'yes' : 'no'], ['Exclusive', queue.exclusive ? 'yes' : 'no']]} />
           <div class="gap-top"><TableFacts table={queue.arguments} none="No arguments." /></div>
         </Card>
-        <Card title="Policy">
-          {queue.policy ? <><p class="card-lead"><a href="#/policies">{queue.policy}</a></p><TableFacts table={queue.effective_policy_definition} /></> : <p class="muted">No policy applies.</p>}
-        </Card>
+        <PolicyCard queue={queue} />
       </div>
     </>
   );
