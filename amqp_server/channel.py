@@ -24,6 +24,7 @@ from amqp_server.codec import (
 from amqp_server.confirms import Confirms
 from amqp_server.consumer import AmqpConsumer
 from amqp_server.declare import Declarations
+from amqp_server.describe import count_channel, describe_channel
 from amqp_server.patience import CONSUMER_TIMEOUT, check_timeout
 from amqp_server.publishing import careful_plan
 from amqp_server.transaction import Transaction
@@ -41,6 +42,7 @@ from leveret.model.message import Message
 from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.store import Origin, StoreState
 from queues import ClassicQueue, Enqueued, Entry, HeldQueue, Outcome, ReplyQueue
+from queues.counters import QueueCounters
 
 if TYPE_CHECKING:
     from amqp_server.session import Session
@@ -49,6 +51,9 @@ Unacked = tuple[Entry, HeldQueue, AmqpConsumer | None]
 
 
 class Channel:
+    describe = describe_channel
+    counts = count_channel
+
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
         self.broker = session.broker
@@ -64,7 +69,8 @@ class Channel:
         self.reply_queue: ReplyQueue | None = None
         self.reply_consumer: AmqpConsumer | None = None
         self.inbox: deque[Callable[[], None]] | None = None
-        self.published = self.acknowledged = self.returned = 0
+        self.published = self.acknowledged = self.returned = self.dropped = 0
+        self.handed = QueueCounters()
         self.closed = False
         self._origin = 0
         self._may_write: dict[str, int] = {}
@@ -118,10 +124,13 @@ class Channel:
 
     def _unroutable(self, mandatory: bool, message: Message) -> None:
         if not mandatory:
+            self.dropped += 1
             self.broker.counters.dropped_unroutable += 1
+            self.vhost.counters.dropped_unroutable += 1
             return
         self.returned += 1
         self.broker.counters.returned_unroutable += 1
+        self.vhost.counters.returned_unroutable += 1
         head = encode_return(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message.address)
         self.session.send(head + message.content(self.number, self.session.frame_max))
 
@@ -290,6 +299,7 @@ class Channel:
         entry = queue.take(self.origin() if queue.spec.durable else 0, no_ack)
         if entry is not None:
             self.last_tag += 1
+            self.handed.got(entry, no_ack)
             if not no_ack:
                 self.unacked[self.last_tag] = (entry, queue, None)
             address = entry.message.address
@@ -306,6 +316,7 @@ class Channel:
             self.broker.turn.schedule()
         else:
             self.broker.counters.get_empty += 1
+            self.vhost.counters.get_empty += 1
             self.session.send(encode_method(self.number, commands.Basic.GetEmpty()))
 
     # Settling ----------------------------------------------------------------------------------

@@ -86,6 +86,7 @@ class AmqpConsumer:
                 unacked[tag] = (entry, queue, self)
         channel.last_tag = tag
         self.delivered += len(entries)
+        channel.handed.delivered(entries, self.no_ack)
         if unacked is not None:
             self.inflight += len(entries)
         session.wrote(size)

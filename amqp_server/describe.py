@@ -68,6 +68,23 @@ def describe_channel(channel: Channel) -> Row:
     }
 
 
+def count_channel(channel: Channel) -> tuple[int, ...]:
+    """What the channel has done, in the order of `leveret.broker.metrics.CHANNEL_FIELDS`."""
+    handed, confirms = channel.handed, channel.confirms
+    return (
+        channel.published,
+        confirms.settled if confirms is not None else 0,
+        channel.returned,
+        channel.dropped,
+        handed.delivered_ack,
+        handed.delivered_no_ack,
+        handed.got_ack,
+        handed.got_no_ack,
+        handed.redelivered,
+        channel.acknowledged,
+    )
+
+
 def _connection_details(session: Session) -> Row:
     return {
         "name": session.name,

@@ -22,7 +22,7 @@ from amqp_server.codec import (
     commands,
     encode_method,
 )
-from amqp_server.describe import describe_channel, describe_connection
+from amqp_server.describe import describe_connection
 from amqp_server.line import Deaf, Line, Listening
 from amqp_server.login import credentials, server_properties
 from amqp_server.wire import (
@@ -140,7 +140,9 @@ class Session:
                 if channel.confirms is not None and not channel.closed:
                     before = channel.confirms.settled
                     self.out.append(channel.confirms.answers())
-                    self.broker.counters.confirmed += channel.confirms.settled - before
+                    settled = channel.confirms.settled - before
+                    self.broker.counters.confirmed += settled
+                    self.vhost.counters.confirmed += settled
             self._confirming.clear()
         if self.out:
             data = b"".join(self.out)
@@ -429,6 +431,8 @@ class Session:
             self.vhost.forget_queue(queue)
         if self.broker.connections.pop(self, _MISSING) is not _MISSING:
             self.broker.counters.connections_closed += 1
+            self.vhost.counters.received += self.received
+            self.vhost.counters.sent += self.sent
             self.broker.events.connection(self, "closed")
 
     # Blocking publishers -----------------------------------------------------------------------
@@ -458,9 +462,6 @@ class Session:
 
     def describe(self) -> dict[str, Any]:
         return describe_connection(self)
-
-    def describe_channels(self) -> list[dict[str, Any]]:
-        return [describe_channel(channel) for channel in self.channels.values()]
 
     @property
     def wants_cancel_notify(self) -> bool:

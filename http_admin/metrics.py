@@ -24,7 +24,7 @@ from http_admin.ages import oldest_ready_ms, oldest_unacked_ms
 from http_admin.product import PRODUCT, RABBITMQ_VERSION, product_version, runtime_version
 from http_admin.totals import Totals
 from leveret.broker import Broker
-from leveret.broker.metrics import QUEUE_FIELDS
+from leveret.broker.metrics import CHANNEL_FIELDS, QUEUE_FIELDS
 
 PROTOCOL = "amqp091"
 KNOWN_ALARMS = ("memory", "disk", "store", "dead-letters")
@@ -175,8 +175,11 @@ def _global(broker: Broker, totals: Totals) -> Iterator[Metric]:
 
 def _publishers(broker: Broker) -> int:
     """Channels that have published something."""
+    at = CHANNEL_FIELDS.index("publish")
     return sum(
-        bool(row["published"]) for one in broker.connections for row in one.describe_channels()
+        bool(channel.counts()[at])
+        for one in broker.connections
+        for channel in one.channels.values()
     )
 
 

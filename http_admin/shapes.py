@@ -75,6 +75,13 @@ class QueueTotals(Shape):
     messages_unacknowledged_details: Details
 
 
+class OctetRates(Shape):
+    recv_oct: int = Field(description="Octets received from clients.")
+    recv_oct_details: Details
+    send_oct: int = Field(description="Octets sent to clients.")
+    send_oct_details: Details
+
+
 class ObjectTotals(BaseModel):
     connections: int
     channels: int
@@ -176,7 +183,7 @@ class BindingRow(BaseModel):
     properties_key: str
 
 
-class ConnectionRow(Shape):
+class ConnectionRow(OctetRates):
     name: str
     vhost: str
     user: str
@@ -201,6 +208,7 @@ class ChannelRow(Shape):
     consumer_count: int
     messages_unacknowledged: int
     messages_unconfirmed: int
+    message_stats: MessageStats | None = None
 
 
 class ConsumerRow(Shape):

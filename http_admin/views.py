@@ -9,8 +9,16 @@ from urllib.parse import quote_plus
 from bindings import Binding
 from exchange import DELAYED, Exchange
 from http_admin.ages import oldest_ready_ms, oldest_unacked_ms, unacked_bytes
-from leveret.broker import Broker, VirtualHost
-from leveret.broker.metrics import EXCHANGE_FIELDS, QUEUE_FIELDS, TOTAL_FIELDS, Series, queue_values
+from leveret.broker import Broker, ChannelEntry, ConnectionEntry, VirtualHost
+from leveret.broker.metrics import (
+    CHANNEL_FIELDS,
+    EXCHANGE_FIELDS,
+    OCTET_FIELDS,
+    QUEUE_FIELDS,
+    TOTAL_FIELDS,
+    Measured,
+    queue_values,
+)
 from queues import ClassicQueue, HeldQueue
 
 if TYPE_CHECKING:
@@ -18,9 +26,10 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 LENGTH_FIELDS = ("messages_ready", "messages_unacknowledged")
+_NOT_MESSAGES = (*LENGTH_FIELDS, *OCTET_FIELDS)
 
 
-def rate(series: Series | None, index: int, ask: SampleRange | None = None) -> Row:
+def rate(series: Measured | None, index: int, ask: SampleRange | None = None) -> Row:
     """`*_details`: the rate now, and samples when the query asked for them."""
     details: Row = {"rate": round(series.rate(index), 3) if series else 0.0}
     if ask is not None and series is not None:
@@ -44,13 +53,13 @@ def _averages(samples: Sequence[tuple[int, int]]) -> Row:
 def message_stats(
     fields: Sequence[str],
     values: Sequence[int],
-    series: Series | None,
+    series: Measured | None,
     ask: SampleRange | None = None,
 ) -> Row:
     """Only what has happened appears, as with RabbitMQ."""
     stats: Row = {}
     for index, (name, value) in enumerate(zip(fields, values, strict=True)):
-        if value and name not in LENGTH_FIELDS:
+        if value and name not in _NOT_MESSAGES:
             stats[name] = value
             stats[f"{name}_details"] = rate(series, index, ask)
     handed = ("deliver", "deliver_no_ack", "get", "get_no_ack")
@@ -64,7 +73,7 @@ def message_stats(
 
 
 def _summed_samples(
-    fields: Sequence[str], series: Series, ask: SampleRange, names: Iterable[str]
+    fields: Sequence[str], series: Measured, ask: SampleRange, names: Iterable[str]
 ) -> Row:
     columns = [series.samples(fields.index(name), ask.age, ask.step) for name in names]
     samples = [
@@ -75,7 +84,11 @@ def _summed_samples(
 
 
 def lengths(
-    ready: int, unacked: int, series: Series | None, fields: Sequence[str], ask: SampleRange | None
+    ready: int,
+    unacked: int,
+    series: Measured | None,
+    fields: Sequence[str],
+    ask: SampleRange | None,
 ) -> Row:
     at_ready = fields.index("messages_ready")
     at_unacked = fields.index("messages_unacknowledged")
@@ -164,6 +177,28 @@ def exchange_row(
         row["messages_delayed"] = len(delayed) if delayed is not None else 0
     values = (exchange.published_in, exchange.published_out)
     stats = message_stats(EXCHANGE_FIELDS, values, broker.metrics.exchanges.get(exchange), ask)
+    if stats:
+        row["message_stats"] = stats
+    return row
+
+
+def connection_row(broker: Broker, one: ConnectionEntry, ask: SampleRange | None = None) -> Row:
+    series = broker.metrics.connections.get(one)
+    return one.describe() | octet_rates(series, ask)
+
+
+def octet_rates(series: Measured | None, ask: SampleRange | None, first: int = 0) -> Row:
+    """`recv_oct_details` and `send_oct_details`; the first of them is at `first`."""
+    return {
+        f"{name}_details": rate(series, first + index, ask)
+        for index, name in enumerate(OCTET_FIELDS)
+    }
+
+
+def channel_row(broker: Broker, channel: ChannelEntry, ask: SampleRange | None = None) -> Row:
+    row = channel.describe()
+    series = broker.metrics.channels.get(channel)
+    stats = message_stats(CHANNEL_FIELDS, channel.counts(), series, ask)
     if stats:
         row["message_stats"] = stats
     return row

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Header
 from http_admin import shapes
 from http_admin.auth import CurrentUser, Hub, sees_everything, vhost_for, visible_vhosts
 from http_admin.errors import ApiError, not_found
-from http_admin.listing import List, listed
-from http_admin.views import Row
+from http_admin.listing import List, Wanted, listed
+from http_admin.samples import SampleRange, Samples
+from http_admin.views import Row, channel_row, connection_row
 from leveret.broker import Broker, ConnectionEntry, User, VirtualHost
 from queues import Consumer, HeldQueue
 
@@ -38,25 +39,33 @@ def _find(hub: Broker, user: User, name: str) -> ConnectionEntry:
 
 
 @router.get("/connections", tags=["connections"], response_model=shapes.Connections)
-def list_connections(hub: Hub, user: CurrentUser, ask: List) -> Any:
+def list_connections(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Open client connections."""
-    return listed(_visible(hub, user), ask, lambda one: one.describe(), lambda one: one.name)
+    return _list_connections(hub, _visible(hub, user), ask, samples)
 
 
 @router.get(
     "/vhosts/{vhost:seg}/connections", tags=["connections"], response_model=shapes.Connections
 )
-def list_vhost_connections(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+def list_vhost_connections(
+    vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
+) -> Any:
     """Open client connections of one vhost."""
     vhost_for(hub, user, vhost)
     here = [one for one in _visible(hub, user) if one.vhost.name == vhost]
-    return listed(here, ask, lambda one: one.describe(), lambda one: one.name)
+    return _list_connections(hub, here, ask, samples)
+
+
+def _list_connections(
+    hub: Broker, found: list[ConnectionEntry], ask: Wanted, samples: SampleRange | None
+) -> Any:
+    return listed(found, ask, lambda one: connection_row(hub, one, samples), lambda one: one.name)
 
 
 @router.get("/connections/{name:seg}", tags=["connections"], response_model=shapes.ConnectionRow)
-def get_connection(name: str, hub: Hub, user: CurrentUser) -> Row:
+def get_connection(name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
     """One connection."""
-    return _find(hub, user, name).describe()
+    return connection_row(hub, _find(hub, user, name), samples)
 
 
 @router.delete("/connections/{name:seg}", tags=["connections"], status_code=204)
@@ -76,37 +85,50 @@ def close_connection(
 @router.get(
     "/connections/{name:seg}/channels", tags=["connections"], response_model=shapes.Channels
 )
-def connection_channels(name: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+def connection_channels(name: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """The channels of one connection."""
-    rows = _find(hub, user, name).describe_channels()
-    return listed(rows, ask, lambda row: row, lambda row: str(row["name"]))
+    return _list_channels(hub, [_find(hub, user, name)], ask, samples)
 
 
 @router.get("/channels", tags=["channels"], response_model=shapes.Channels)
-def list_channels(hub: Hub, user: CurrentUser, ask: List) -> Any:
+def list_channels(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Open channels."""
-    rows = [row for one in _visible(hub, user) for row in one.describe_channels()]
-    return listed(rows, ask, lambda row: row, lambda row: str(row["name"]))
+    return _list_channels(hub, _visible(hub, user), ask, samples)
 
 
 @router.get("/vhosts/{vhost:seg}/channels", tags=["channels"], response_model=shapes.Channels)
-def list_vhost_channels(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+def list_vhost_channels(
+    vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
+) -> Any:
     """Open channels of one vhost."""
     vhost_for(hub, user, vhost)
     here = [one for one in _visible(hub, user) if one.vhost.name == vhost]
-    rows = [row for one in here for row in one.describe_channels()]
-    return listed(rows, ask, lambda row: row, lambda row: str(row["name"]))
+    return _list_channels(hub, here, ask, samples)
+
+
+def _list_channels(
+    hub: Broker, connections: list[ConnectionEntry], ask: Wanted, samples: SampleRange | None
+) -> Any:
+    """A channel's name is its connection's name and its number."""
+    found = [(one, number) for one in connections for number in one.channels]
+    return listed(
+        found,
+        ask,
+        lambda at: channel_row(hub, at[0].channels[at[1]], samples),
+        lambda at: f"{at[0].name} ({at[1]})",
+    )
 
 
 @router.get("/channels/{name:seg}", tags=["channels"], response_model=shapes.ChannelRow)
-def get_channel(name: str, hub: Hub, user: CurrentUser) -> Row:
+def get_channel(name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
     """One channel, with its consumers."""
     for one in _visible(hub, user):
-        for row in one.describe_channels():
-            if row["name"] == name:
+        for number, channel in one.channels.items():
+            if f"{one.name} ({number})" == name:
                 consumers = _consumers([one.vhost])
                 mine = [c for c in consumers if c["channel_details"]["name"] == name]
-                return {**row, "consumer_details": mine}
+                row = channel_row(hub, channel, samples)
+                return {**row, "consumer_details": mine, "publishes": [], "deliveries": []}
     raise not_found()
 
 

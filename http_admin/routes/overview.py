@@ -25,7 +25,7 @@ from http_admin.surroundings import Around, Surroundings
 from http_admin.totals import Sums, Totals
 from http_admin.views import Row, lengths, message_stats, rate, total_stats
 from leveret.broker import Broker, User, VirtualHost
-from leveret.broker.metrics import QUEUE_FIELDS, TOTAL_FIELDS, queue_values
+from leveret.broker.metrics import TOTAL_FIELDS, VHOST_FIELDS, SeriesSum, sums, vhost_values
 
 router = APIRouter(prefix="/api", tags=["overview"])
 CHURN = (
@@ -44,7 +44,7 @@ def overview(hub: Hub, user: CurrentUser, around: Around, samples: Samples, sums
         row["queue_totals"] = _whole_queue_totals(hub, sums, samples)
         row["object_totals"] = _whole_object_totals(hub, sums)
     else:
-        row["message_stats"], row["queue_totals"] = _part(vhosts)
+        row["message_stats"], row["queue_totals"] = _part(hub, vhosts, samples)
         row["object_totals"] = _part_of_objects(hub, user, vhosts)
     row["churn_rates"] = _churn(hub, sums.values, samples)
     row["listeners"] = listener_rows(hub, around)
@@ -102,24 +102,23 @@ def _whole_object_totals(hub: Broker, sums: Totals) -> Row:
     }
 
 
-def _part(vhosts: list[VirtualHost]) -> tuple[Row, Row]:
-    """Totals of what this user may see, without rates: those are measured for the whole."""
-    sums = [0] * len(QUEUE_FIELDS)
-    for vhost in vhosts:
-        for queue in vhost.queues.values():
-            for index, value in enumerate(queue_values(queue)):
-                sums[index] += value
-    ready = sums[QUEUE_FIELDS.index("messages_ready")]
-    unacked = sums[QUEUE_FIELDS.index("messages_unacknowledged")]
-    stats = message_stats(QUEUE_FIELDS, sums, None)
-    return stats, lengths(ready, unacked, None, QUEUE_FIELDS, None)
+def _part(hub: Broker, vhosts: list[VirtualHost], samples: SampleRange | None) -> tuple[Row, Row]:
+    """Totals and rates of what this user may see."""
+    octets = hub.metrics.octets()
+    values = sums([vhost_values(vhost, octets) for vhost in vhosts], len(VHOST_FIELDS))
+    known = [hub.metrics.vhosts[one] for one in vhosts if one in hub.metrics.vhosts]
+    series = SeriesSum(known)
+    ready = values[VHOST_FIELDS.index("messages_ready")]
+    unacked = values[VHOST_FIELDS.index("messages_unacknowledged")]
+    stats = message_stats(VHOST_FIELDS, values, series, samples)
+    return stats, lengths(ready, unacked, series, VHOST_FIELDS, samples)
 
 
 def _part_of_objects(hub: Broker, user: User, vhosts: list[VirtualHost]) -> Row:
     connections = [one for one in hub.connections if one.user.name == user.name]
     return {
         "connections": len(connections),
-        "channels": sum(len(one.describe_channels()) for one in connections),
+        "channels": sum(len(one.channels) for one in connections),
         "queues": sum(len(vhost.queues) for vhost in vhosts),
         "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
         "consumers": sum(len(q.consumers) for vhost in vhosts for q in vhost.queues.values()),

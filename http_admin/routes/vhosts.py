@@ -12,9 +12,11 @@ from http_admin.durable import until_durable
 from http_admin.errors import ApiError, bad_request, not_found
 from http_admin.fields import LimitBody, Tags
 from http_admin.listing import List, listed
-from http_admin.views import Row, message_stats
+from http_admin.samples import SampleRange, Samples
+from http_admin.shapes import MessageStats, OctetRates, QueueTotals
+from http_admin.views import Row, lengths, message_stats, octet_rates
 from leveret.broker import Broker, VirtualHost
-from leveret.broker.metrics import QUEUE_FIELDS, queue_values
+from leveret.broker.metrics import VHOST_FIELDS, Octets, vhost_values
 from leveret.broker.parameters import KNOWN_VHOST_LIMITS, LIMITS_NAME, VHOST_LIMITS, check_limits
 from leveret.model.store import PermissionDefinition
 
@@ -30,7 +32,7 @@ class VhostBody(BaseModel):
     tracing: bool | None = None
 
 
-class VhostRow(BaseModel):
+class VhostRow(QueueTotals, OctetRates):
     name: str
     description: str
     tags: list[str]
@@ -39,16 +41,16 @@ class VhostRow(BaseModel):
     metadata: dict[str, Any]
     tracing: bool
     cluster_state: dict[str, str]
-    messages: int
-    messages_ready: int
-    messages_unacknowledged: int
+    message_stats: MessageStats | None = None
 
 
-def vhost_row(hub: Broker, vhost: VirtualHost) -> Row:
+def vhost_row(
+    hub: Broker, vhost: VirtualHost, octets: Octets, ask: SampleRange | None = None
+) -> Row:
     options = vhost.options
-    queues = vhost.queues.values()
-    ready = sum(queue.ready_count for queue in queues)
-    unacked = sum(queue.unacked_count for queue in queues)
+    values = vhost_values(vhost, octets)
+    of = dict(zip(VHOST_FIELDS, values, strict=True))
+    series = hub.metrics.vhosts.get(vhost)
     metadata: Row = {
         "description": options.get("description", ""),
         "tags": options.get("tags", []),
@@ -61,28 +63,33 @@ def vhost_row(hub: Broker, vhost: VirtualHost) -> Row:
         "metadata": metadata,
         "tracing": options.get("tracing", False),
         "cluster_state": {hub.settings.node_name: "running"},
-        "messages": ready + unacked,
-        "messages_ready": ready,
-        "messages_unacknowledged": unacked,
+        **lengths(of["messages_ready"], of["messages_unacknowledged"], series, VHOST_FIELDS, ask),
+        "recv_oct": of["recv_oct"],
+        "send_oct": of["send_oct"],
+        **octet_rates(series, ask, VHOST_FIELDS.index("recv_oct")),
     }
-    sums = [sum(values) for values in zip(*map(queue_values, queues), strict=True)]
-    if sums:
-        row["message_stats"] = message_stats(QUEUE_FIELDS, sums, None)
+    stats = message_stats(VHOST_FIELDS, values, series, ask)
+    if stats:
+        row["message_stats"] = stats
     return row
 
 
 @router.get("/vhosts", response_model=list[VhostRow])
-def list_vhosts(hub: Hub, user: CurrentUser, ask: List) -> Any:
+def list_vhosts(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Virtual hosts the user may see."""
+    octets = hub.metrics.octets()
     return listed(
-        visible_vhosts(hub, user), ask, lambda one: vhost_row(hub, one), lambda one: one.name
+        visible_vhosts(hub, user),
+        ask,
+        lambda one: vhost_row(hub, one, octets, samples),
+        lambda one: one.name,
     )
 
 
 @router.get("/vhosts/{vhost:seg}", response_model=VhostRow)
-def get_vhost(vhost: str, hub: Hub, user: CurrentUser) -> Row:
+def get_vhost(vhost: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
     """One virtual host."""
-    return vhost_row(hub, vhost_for(hub, user, vhost))
+    return vhost_row(hub, vhost_for(hub, user, vhost), hub.metrics.octets(), samples)
 
 
 @router.put("/vhosts/{vhost:seg}", status_code=201, dependencies=[require_tag()])

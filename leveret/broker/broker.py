@@ -77,17 +77,30 @@ class HeldBack(Protocol):
         """Reading may go on."""
 
 
+class ChannelEntry(Protocol):
+    """A channel as management sees it."""
+
+    def describe(self) -> dict[str, Any]:
+        """The channel as a row of the management API."""
+
+    def counts(self) -> tuple[int, ...]:
+        """In the order of `metrics.CHANNEL_FIELDS`."""
+
+
 class ConnectionEntry(Protocol):
     """A client connection as management sees it."""
 
     name: str
     user: User
     vhost: VirtualHost
+    received: int
+    sent: int
+
+    @property
+    def channels(self) -> Mapping[int, ChannelEntry]: ...
 
     def describe(self) -> dict[str, Any]:
         """The connection as a row of the management API."""
-
-    def describe_channels(self) -> list[dict[str, Any]]: ...
 
     def close(self, reason: str) -> None:
         """Ask the client to go: connection.close 320 with this reason."""
@@ -314,9 +327,9 @@ class Broker:
         self.events.topology(vhost, queue, "deleted")
         if isinstance(queue, ClassicQueue) and queue.dedup is not None:
             queue.dedup.clear()
-        gone = self.counters.gone_queues
-        for index, value in enumerate(queue_values(queue)[:7]):
-            gone[index] += value
+        for gone in (self.counters.gone_queues, vhost.counters.gone_queues):
+            for index, value in enumerate(queue_values(queue)[:7]):
+                gone[index] += value
 
     def durable_queues(self) -> list[ClassicQueue]:
         return [

@@ -24,6 +24,8 @@ def listen(broker: Broker, vhost: VirtualHost) -> None:
 
     def exchange_gone(exchange: Exchange) -> None:
         broker.stations.gone(vhost, exchange)
+        if not exchange.spec.internal:
+            vhost.counters.published += exchange.published_in
         broker.events.topology(vhost, exchange, "deleted")
 
     def bound(exchange: Exchange, binding: Binding) -> None:

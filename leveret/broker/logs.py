@@ -128,6 +128,7 @@ class Logs:
             if held.enqueue(message) is Enqueued.REJECTED:
                 raise PreconditionFailed("a record is refused: no such partition, or a gap in seq")
             self._broker.counters.published += 1
+            self._vhost(vhost).counters.published += 1
         await self.durable()
         return len(messages)
 

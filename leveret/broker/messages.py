@@ -63,6 +63,7 @@ def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) ->
     taken = broker.route(plan, message)
     if not plan.queues:
         broker.counters.dropped_unroutable += 1
+        vhost.counters.dropped_unroutable += 1
     broker.turn.schedule()
     return Published(bool(plan.queues), taken is not Enqueued.REJECTED, message.stored)
 

@@ -1,35 +1,58 @@
 """Numbers over time: a sample every five seconds, kept only where something changed.
 
 Idle objects cost nothing: a series gets a point when its values differ from the last one, and
-reading fills the gaps forward.
+reading fills the gaps forward. Counting is done where things happen, as plain additions; sampling
+reads those counters.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from queues import HeldQueue
 
 if TYPE_CHECKING:
     from exchange import Exchange
-    from leveret.broker.broker import Broker
+    from leveret.broker.broker import Broker, ChannelEntry, ConnectionEntry
+    from leveret.broker.vhost import VirtualHost
 
 SAMPLE_MS = 5_000
 QUEUE_POINTS = 121
+CLIENT_POINTS = 15
+"""A minute at least; there may be very many connections and channels."""
 TOTAL_POINTS = 5_761  # eight hours
 
 QUEUE_FIELDS = (
     "publish", "deliver", "deliver_no_ack", "get", "get_no_ack", "redeliver", "ack",
     "messages_ready", "messages_unacknowledged",
 )  # fmt: skip
+CLIENT_FIELDS = ("confirm", "return_unroutable", "drop_unroutable", "get_empty")
 TOTAL_FIELDS = (
-    *QUEUE_FIELDS, "confirm", "return_unroutable", "drop_unroutable", "get_empty",
+    *QUEUE_FIELDS, *CLIENT_FIELDS,
     "connection_created", "connection_closed", "channel_created", "channel_closed",
     "queue_declared", "queue_created", "queue_deleted",
 )  # fmt: skip
+OCTET_FIELDS = ("recv_oct", "send_oct")
+VHOST_FIELDS = (*QUEUE_FIELDS, *CLIENT_FIELDS, *OCTET_FIELDS)
 EXCHANGE_FIELDS = ("publish_in", "publish_out")
+CHANNEL_FIELDS = (
+    "publish", "confirm", "return_unroutable", "drop_unroutable",
+    "deliver", "deliver_no_ack", "get", "get_no_ack", "redeliver", "ack",
+)  # fmt: skip
+
+Octets = dict["VirtualHost", tuple[int, int]]
+"""Received and sent, by virtual host."""
+
+
+class Measured(Protocol):
+    """Values over time, each known by its index."""
+
+    def rate(self, index: int) -> float: ...
+
+    def samples(self, index: int, age_s: int, step_s: int) -> list[tuple[int, int]]: ...
 
 
 class Series:
@@ -66,47 +89,107 @@ class Series:
         return found
 
 
+class SeriesSum:
+    """Several series that are sampled together, as one."""
+
+    def __init__(self, parts: Sequence[Measured]) -> None:
+        self._parts = parts
+
+    def rate(self, index: int) -> float:
+        return sum(part.rate(index) for part in self._parts)
+
+    def samples(self, index: int, age_s: int, step_s: int) -> list[tuple[int, int]]:
+        sums: dict[int, int] = {}
+        for part in self._parts:
+            for time_ms, value in part.samples(index, age_s, step_s):
+                sums[time_ms] = sums.get(time_ms, 0) + value
+        return sorted(sums.items(), reverse=True)
+
+
 class Metrics:
     """Made by the broker; `sample` is called by its upkeep."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._sampled_ms = 0
         self.totals = Series(TOTAL_POINTS)
         self.queues: dict[HeldQueue, Series] = {}
         self.exchanges: dict[Exchange, Series] = {}
+        self.vhosts: dict[VirtualHost, Series] = {}
+        self.connections: dict[ConnectionEntry, Series] = {}
+        self.channels: dict[ChannelEntry, Series] = {}
 
     def sample(self) -> None:
         now = self._broker.clock.wall_ms()
-        self.totals.add(now, self.current_totals())
+        self._sample_topology(now)
+        self._sample_clients(now)
+        self._sampled_ms = now
+
+    def _sample_topology(self, now: int) -> None:
         queues: dict[HeldQueue, Series] = {}
         exchanges: dict[Exchange, Series] = {}
+        vhosts: dict[VirtualHost, Series] = {}
+        octets, held = self.octets(), []
         for vhost in self._broker.vhosts.values():
+            rows = []
             for queue in vhost.queues.values():
-                series = queues[queue] = self.queues.get(queue) or Series(QUEUE_POINTS)
-                series.add(now, queue_values(queue))
+                rows.append(queue_values(queue))
+                series = queues[queue] = self.queues.get(queue) or self._new(QUEUE_POINTS, rows[-1])
+                series.add(now, rows[-1])
             for exchange in vhost.exchanges.values():
                 values = (exchange.published_in, exchange.published_out)
-                if any(values) or exchange in self.exchanges:
-                    series = self.exchanges.get(exchange) or Series(QUEUE_POINTS)
+                if any(values):
+                    series = self.exchanges.get(exchange) or self._new(QUEUE_POINTS, values)
                     exchanges[exchange] = series
                     series.add(now, values)
-        self.queues, self.exchanges = queues, exchanges
+            held.append(sums(rows))
+            sampled = _vhost_values(vhost, held[-1], octets)
+            series = vhosts[vhost] = self.vhosts.get(vhost) or self._new(QUEUE_POINTS, sampled)
+            series.add(now, sampled)
+        self.queues, self.exchanges, self.vhosts = queues, exchanges, vhosts
+        self.totals.add(now, self._totals(held))
+
+    def _sample_clients(self, now: int) -> None:
+        connections: dict[ConnectionEntry, Series] = {}
+        channels: dict[ChannelEntry, Series] = {}
+        for one in self._broker.connections:
+            octets = (one.received, one.sent)
+            series = self.connections.get(one) or self._new(CLIENT_POINTS, octets)
+            connections[one] = series
+            series.add(now, octets)
+            for channel in one.channels.values():
+                counts = channel.counts()
+                series = self.channels.get(channel) or self._new(CLIENT_POINTS, counts)
+                channels[channel] = series
+                series.add(now, counts)
+        self.connections, self.channels = connections, channels
+
+    def _new(self, points: int, values: tuple[int, ...]) -> Series:
+        """For something that was not there yet, or had done nothing, at the last sample."""
+        series = Series(points)
+        if self._sampled_ms:
+            series.add(self._sampled_ms, (0,) * len(values))
+        return series
+
+    def octets(self) -> Octets:
+        """What the open connections of each virtual host have received and sent."""
+        found: Octets = {}
+        for one in self._broker.connections:
+            received, sent = found.get(one.vhost, (0, 0))
+            found[one.vhost] = (received + one.received, sent + one.sent)
+        return found
 
     def current_totals(self) -> tuple[int, ...]:
         """Everything since the start, queues that have gone included."""
+        return self._totals([queue_sums(vhost) for vhost in self._broker.vhosts.values()])
+
+    def _totals(self, held: Sequence[Sequence[int]]) -> tuple[int, ...]:
         broker, counters = self._broker, self._broker.counters
-        sums = list(counters.gone_queues)
-        declared = created = deleted = 0
-        for vhost in broker.vhosts.values():
-            declared += vhost.queues_declared
-            created += vhost.queues_created
-            deleted += vhost.queues_deleted
-            for queue in vhost.queues.values():
-                for index, value in enumerate(queue_values(queue)):
-                    sums[index] += value
-        sums[0] = counters.published
+        together = sums([counters.gone_queues, *held])
+        together[0] = counters.published
+        vhosts = broker.vhosts.values()
         return (
-            *sums,
+            *together,
             counters.confirmed,
             counters.returned_unroutable,
             counters.dropped_unroutable,
@@ -115,10 +198,43 @@ class Metrics:
             counters.connections_closed,
             counters.channels_opened,
             counters.channels_closed,
-            declared,
-            created,
-            deleted,
+            sum(vhost.queues_declared for vhost in vhosts),
+            sum(vhost.queues_created for vhost in vhosts),
+            sum(vhost.queues_deleted for vhost in vhosts),
         )
+
+
+def vhost_values(vhost: VirtualHost, octets: Octets) -> tuple[int, ...]:
+    """In the order of VHOST_FIELDS, as they are now."""
+    return _vhost_values(vhost, queue_sums(vhost), octets)
+
+
+def _vhost_values(vhost: VirtualHost, held: Sequence[int], octets: Octets) -> tuple[int, ...]:
+    """As with RabbitMQ, what clients have published counts, whatever it reached."""
+    counters = vhost.counters
+    together = sums([counters.gone_queues, held])
+    together[0] = counters.published + sum(
+        one.published_in for one in vhost.exchanges.values() if not one.spec.internal
+    )
+    received, sent = octets.get(vhost, (0, 0))
+    return (
+        *together,
+        counters.confirmed,
+        counters.returned_unroutable,
+        counters.dropped_unroutable,
+        counters.get_empty,
+        counters.received + received,
+        counters.sent + sent,
+    )
+
+
+def queue_sums(vhost: VirtualHost) -> list[int]:
+    """Of the queues there are, in the order of QUEUE_FIELDS."""
+    return sums([queue_values(queue) for queue in vhost.queues.values()])
+
+
+def sums(rows: Sequence[Sequence[int]], width: int = len(QUEUE_FIELDS)) -> list[int]:
+    return [sum(column) for column in zip(*rows, strict=True)] or [0] * width
 
 
 def queue_values(queue: HeldQueue) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from bindings import Binding, Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec, Route, explain_route, route
 from leveret.broker.doorway import once
 from leveret.model.arguments import dump_arguments, require_same, require_same_arguments
+from leveret.model.counters import VhostCounters
 from leveret.model.errors import (
     AccessRefused,
     NotFound,
@@ -86,6 +87,7 @@ class VirtualHost:
         self.queues: dict[str, HeldQueue] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}
         self.version = 0
+        self.counters = VhostCounters()
         self.queues_declared = self.queues_created = self.queues_deleted = 0
         self.keep_unroutable = Keep.NOTHING
         self.on_queue_gone: Callable[[HeldQueue], None] = lambda queue: None

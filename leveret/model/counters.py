@@ -23,3 +23,20 @@ class Counters:
     """By reason, what has gone on to a dead-letter exchange."""
     gone_queues: list[int] = field(default_factory=lambda: [0] * 9)
     """The sums of queues that have been deleted, in the order of a queue's own values."""
+
+
+@dataclass(slots=True)
+class VhostCounters:
+    """What a virtual host has done that none of its objects remembers any more.
+
+    `published`, `received` and `sent` are of exchanges and connections that have gone.
+    """
+
+    published: int = 0
+    received: int = 0
+    sent: int = 0
+    confirmed: int = 0
+    dropped_unroutable: int = 0
+    returned_unroutable: int = 0
+    get_empty: int = 0
+    gone_queues: list[int] = field(default_factory=lambda: [0] * 9)
