@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._session = Session(self._server.broker, self)
+        self._session = self._server.session_type(self._server.broker, self)
         self._server.sessions[self._session] = None
 
     def data_received(self, data: bytes) -> None:
@@ -98,6 +98,8 @@ def _address(name: object) -> tuple[str, int]:
 
 class AmqpServer:
     """Listens, beats the hearts of its sessions, and lets them go."""
+
+    session_type: type[Session] = Session
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker

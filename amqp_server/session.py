@@ -55,6 +55,8 @@ _NOBODY = User("", "")
 
 
 class Session:
+    channel_type: type[Channel] = Channel
+
     def __init__(self, broker: Broker, line: Line) -> None:
         self.broker = broker
         self.line = line
@@ -275,7 +277,7 @@ class Session:
                 f"number of channels opened has reached channel_max {self.channel_max}"
             )
         self.wire.channels[number] = WireChannel()
-        self.channels[number] = Channel(self, number)
+        self.channels[number] = self.channel_type(self, number)
         self.broker.counters.channels_opened += 1
         self.broker.events.channel(self, number, "created")
         self._say(number, ChannelOpenOk(""))

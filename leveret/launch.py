@@ -15,8 +15,10 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp_server.server import AmqpServer
 from leveret.broker import Broker
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
     from http_admin.server import HttpServer
 
 SWITCH_INTERVAL_SECONDS = 0.0005
+CALL_SECONDS = 60.0
 GC_THRESHOLDS = (50_000, 50, 100)
 
 log = logging.getLogger("leveret")
+T = TypeVar("T")
 
 
 class LaunchError(Exception):
@@ -156,8 +160,9 @@ def in_process_settings(**changes: Any) -> Settings:
 class ThreadedBroker:
     """A broker on a thread of its own: a plain context manager for synchronous code."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, clock: Clock | None = None) -> None:
         self._settings = settings or in_process_settings()
+        self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -206,9 +211,27 @@ class ThreadedBroker:
         finally:
             self._ready.set()
 
+    def call(self, step: Callable[[], T]) -> T:
+        """Run this on the broker's thread, between two turns, and wait for its answer."""
+        assert self._loop is not None
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(step())
+            except BaseException as error:  # noqa: BLE001 - handed over to the thread that waits
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return done.result(CALL_SECONDS)
+
+    def _make(self) -> RunningBroker:
+        """On the broker's thread; nothing listens yet."""
+        return RunningBroker(self._settings, self._clock)
+
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        async with RunningBroker(self._settings) as running:
+        async with self._make() as running:
             self.running = running
             await running.http_ready()
             self._ready.set()

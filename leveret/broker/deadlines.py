@@ -37,6 +37,11 @@ class Deadlines:
         if self._timer is None or time_ms < self._timer_ms:
             self._set_timer(time_ms)
 
+    @property
+    def next_ms(self) -> int | None:
+        """When the next queue wants to be looked at."""
+        return self._heap[0][0] if self._heap else None
+
     def run(self) -> None:
         """Touch every queue whose moment has come."""
         now = self._clock.wall_ms()
