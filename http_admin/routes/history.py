@@ -24,9 +24,9 @@ from http_admin.views import Row
 from leveret.broker import Broker, Right, User
 from leveret.model.history import EventKind
 from leveret.model.properties import decode_properties
+from queues.storage.directory import DATABASE_NAME
 from queues.storage.history import Happening, HistoryReader, Life
 from queues.storage.holdings import HoldingsReader
-from queues.storage.schema import DATABASE_NAME
 
 router = APIRouter(prefix="/api", tags=["history"])
 MOST_LIVES = 20

@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 
-from queues.log.batch import checksum
+from leveret.model.checksum import checksum
 
 INDEX_INTERVAL = 64 * 1024
 _ENTRY = struct.Struct("<QQqI")

@@ -13,7 +13,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from queues.log.batch import HEADER_SIZE, checksum, log_id_of
+from leveret.model.checksum import checksum
+from queues.log.batch import HEADER_SIZE, log_id_of
 from queues.log.segment import log_path
 
 _IDENT = struct.Struct("<4sIQ")

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from queues.log.batch import HEADER_SIZE, MAGIC, Batch, Header, checksum, parse_header
+from leveret.model.checksum import checksum
+from queues.log.batch import HEADER_SIZE, MAGIC, Batch, Header, parse_header
 from queues.log.errors import Damage
 
 CHUNK = 128 * 1024
@@ -79,7 +80,7 @@ def walk(source: Source, place: Place, span: Span, chunk: int = CHUNK) -> Iterat
             continue
         position, header = found
         data, at = window.get(position, header.length)
-        payload = memoryview(data)[at + HEADER_SIZE : at + header.length]
+        payload = data[at + HEADER_SIZE : at + header.length]
         if checksum(payload) == header.payload_crc and at + header.length <= len(data):
             yield Batch(header, data[at : at + header.length], place.segment, position)
         else:

@@ -12,6 +12,7 @@ from pathlib import Path
 from leveret.model.store import DataDirectoryInUse, StoreError
 
 LOCK_NAME = "leveret.lock"
+DATABASE_NAME = "leveret.db"
 
 
 class DataDirectory:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from leveret.model.history import EventKind
 from leveret.model.store import StoreError
 from queues.storage import statements
-from queues.storage.schema import DATABASE_NAME
+from queues.storage.directory import DATABASE_NAME
 
 KEPT_SECONDS = 1.0
 KEPT_TIMES = 20

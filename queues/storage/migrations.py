@@ -1,63 +1,78 @@
-"""From any older schema to the current one, one numbered step at a time.
+"""From nothing, or from any older schema, to the current one.
 
-Each step runs in its own transaction together with its version stamp, so a crash between steps
-leaves a whole older version that the next start continues from. A newer version than ours is
-refused: we do not know what its rows mean.
+A new database gets the compiled schema in one transaction. Older data goes one numbered step at a
+time, each in its own transaction together with its version stamp, so a crash between steps leaves
+a whole older version that the next start continues from. A newer version than ours is refused: we
+do not know what its rows mean.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from __future__ import annotations
 
-from sqlalchemy import Connection, Engine, inspect, select, text
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from leveret.model.store import SchemaTooNew, StoreError
-from queues.storage import schema, statements
+from queues.storage import statements
 
-Migration: TypeAlias = Callable[[Connection], None]
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+SCHEMA_FILE: Final = Path(__file__).with_name("schema.sql")
+
+Migration: TypeAlias = "Callable[[Connection], None]"
+
+MIGRATIONS: Final[Mapping[int, Migration]] = {}
+"""The version each step leads to, from 2 on. A released step is never edited."""
 
 
-def _create(connection: Connection) -> None:
-    schema.metadata.create_all(connection)
-
-
-MIGRATIONS: Final[Mapping[int, Migration]] = {1: _create}
-"""The version each step leads to. A released step is never edited."""
-
-
-def migrate(engine: Engine, steps: Mapping[int, Migration] = MIGRATIONS) -> int:
+def migrate(
+    connection: sqlite3.Connection,
+    steps: Mapping[int, Migration] = MIGRATIONS,
+    newest: int = statements.SCHEMA_VERSION,
+) -> int:
     """Bring the database to the newest version; returns the version it had (0: it was empty)."""
-    newest = max(steps)
-    with engine.connect() as connection:
-        found = stored_version(connection)
+    found = stored_version(connection)
     if found > newest:
         raise SchemaTooNew(
             f"the data was written by a newer version (schema {found}, this one knows {newest});"
             " start the newer version, or use another data directory"
         )
-    for version in range(found + 1, newest + 1):
-        with engine.begin() as connection:
-            connection.exec_driver_sql(statements.BEGIN)
-            steps[version](connection)
-            _stamp(connection, version)
+    if not found:
+        _create(connection, newest)
+    elif found < newest:
+        _upgrade(connection, {version: steps[version] for version in range(found + 1, newest + 1)})
     return found
 
 
-def stored_version(connection: Connection) -> int:
-    names = inspect(connection).get_table_names()
+def stored_version(connection: sqlite3.Connection) -> int:
+    names = {name for (name,) in connection.execute(statements.TABLE_NAMES)}
     if not names:
         return 0
     if "meta" not in names:
         raise StoreError("leveret.db holds tables that are not ours; use another data directory")
-    row = connection.execute(
-        select(schema.meta.c.value).where(schema.meta.c.key == "schema_version")
-    ).first()
+    row = connection.execute(statements.GET_SCHEMA_VERSION).fetchone()
     if row is None or not str(row[0]).isdigit():
         raise StoreError("leveret.db carries no schema version; restore it from a backup")
     return int(row[0])
 
 
-def _stamp(connection: Connection, version: int) -> None:
-    connection.execute(
-        text(statements.SET_META.replace("?, ?", ":key, :value")),
-        {"key": "schema_version", "value": str(version)},
-    )
+def _create(connection: sqlite3.Connection, version: int) -> None:
+    connection.execute(statements.BEGIN)
+    for statement in SCHEMA_FILE.read_text(encoding="utf-8").split(";\n")[:-1]:
+        connection.execute(statement)
+    connection.execute(statements.SET_META, ("schema_version", str(version)))
+    connection.execute(statements.COMMIT)
+
+
+def _upgrade(connection: sqlite3.Connection, steps: Mapping[int, Migration]) -> None:
+    # Only here, where seconds do not matter: see `schema`.
+    from sqlalchemy import StaticPool, create_engine
+
+    engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+    for version, step in steps.items():
+        with engine.begin() as core:
+            core.exec_driver_sql(statements.BEGIN)
+            step(core)
+            core.exec_driver_sql(statements.SET_META, ("schema_version", str(version)))

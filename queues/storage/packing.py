@@ -10,13 +10,13 @@ import sys
 from array import array
 from collections.abc import Iterable
 
-from crc32c import crc32c
+from leveret.model.checksum import checksum, extend
 
 _MASK = 0xFFFFFFFF
 _EVENT_HEAD = struct.Struct("<QHQQI")
 _SWAP = sys.byteorder == "big"
 
-body_checksum = crc32c
+body_checksum = checksum
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
@@ -50,12 +50,12 @@ def _unpack(numbers: "array[int]", data: bytes) -> "array[int]":
 
 def route_checksum(exchange: bytes, routing_key: bytes) -> int:
     """The part of the head that many messages share; the length keeps the two names apart."""
-    return crc32c(routing_key, crc32c(exchange, len(exchange)))
+    return extend(extend(len(exchange), exchange), routing_key)
 
 
 def head_checksum(route: int, message_id: int, size: int, properties: bytes) -> int:
     """The numbers go into the seed: a change of any one of them alone changes the sum."""
-    return crc32c(properties, (route + message_id * 31 + size * 1021 + len(properties)) & _MASK)
+    return extend((route + message_id * 31 + size * 1021 + len(properties)) & _MASK, properties)
 
 
 def event_checksum(
@@ -68,6 +68,6 @@ def event_checksum(
     ids: bytes,
     sizes: bytes | None,
 ) -> int:
-    crc = crc32c(_EVENT_HEAD.pack(time_ms, kind, queue_id, actor, count))
-    crc = crc32c(ids, crc32c((detail or "").encode(), crc))
-    return crc if sizes is None else crc32c(sizes, crc)
+    crc = checksum(_EVENT_HEAD.pack(time_ms, kind, queue_id, actor, count))
+    crc = extend(extend(crc, (detail or "").encode()), ids)
+    return crc if sizes is None else extend(crc, sizes)

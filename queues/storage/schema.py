@@ -1,4 +1,8 @@
-"""The tables, as SQLAlchemy Core metadata: schema version 1.
+"""The tables, as SQLAlchemy Core metadata.
+
+`schema.sql` is this, compiled: `python -m queues.storage.schema > queues/storage/schema.sql`. A
+start reads that file, because importing SQLAlchemy would take as long as everything else together
+and 20 MB (docs/decisions/0006); migrations of older data use the metadata.
 
 `events` is the journal: a queue's content is the fold of its events from its last snapshot on
 (`queues.snapshot_event`). One row per (kind, queue, actor, detail) and commit: `ids` holds
@@ -11,8 +15,6 @@ Integers are 64 bits wide, times are Unix milliseconds, JSON is text, so that th
 on PostgreSQL.
 """
 
-from typing import Final
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -24,10 +26,8 @@ from sqlalchemy import (
     Table,
     Text,
 )
-
-SCHEMA_VERSION: Final = 1
-
-DATABASE_NAME: Final = "leveret.db"
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 metadata = MetaData()
 
@@ -203,3 +203,18 @@ group_offsets = Table(
     _number("offset"),
     _number("time_ms"),
 )
+
+
+def compiled() -> str:
+    """The whole schema as SQLite understands it."""
+    made: list[CreateTable | CreateIndex] = []
+    for table in metadata.sorted_tables:
+        made.append(CreateTable(table))
+        made += [CreateIndex(index) for index in table.indexes]
+    texts = (str(one.compile(dialect=sqlite.dialect())) for one in made)
+    lines = (line.rstrip() for text in texts for line in f"{text.strip()};".splitlines())
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(compiled(), end="")  # noqa: T201

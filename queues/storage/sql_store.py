@@ -18,9 +18,6 @@ from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
 
-from sqlalchemy import URL, Engine, NullPool, create_engine, event
-from sqlalchemy.exc import SQLAlchemyError
-
 from leveret.model.store import (
     Committed,
     Failed,
@@ -37,12 +34,11 @@ from leveret.model.store import (
 )
 from queues.storage import statements
 from queues.storage.batch import Batch, IdRanges
-from queues.storage.directory import DataDirectory
+from queues.storage.directory import DATABASE_NAME, DataDirectory
 from queues.storage.filling import FillingStore, wall_clock_ms
 from queues.storage.migrations import migrate
 from queues.storage.reader import Reader
 from queues.storage.recovery import Recovery, read_meta
-from queues.storage.schema import DATABASE_NAME
 from queues.storage.sweeper import measure
 from queues.storage.transaction import Transactor
 from queues.storage.writer import Broken, Closing, Report, Swept, Writer, is_disk_full
@@ -95,7 +91,7 @@ class SqlStore(FillingStore):
         self._directory = DataDirectory(self._path)
         try:
             recovered, writer = self._open(self._directory)
-        except (sqlite3.Error, SQLAlchemyError, OSError, UnicodeDecodeError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             self._directory.release()
             raise StoreError(f"cannot open the data in {self._path}: {_plainly(error)}") from error
         except StoreError:
@@ -108,27 +104,22 @@ class SqlStore(FillingStore):
         return recovered
 
     def _open(self, directory: DataDirectory) -> tuple[Recovered, Writer]:
-        engine = _engine(directory.path / DATABASE_NAME)
-        migrate(engine)
-        directory.sync()
-        pooled = engine.raw_connection()
-        connection = pooled.driver_connection
-        pooled.detach()
-        if not isinstance(connection, sqlite3.Connection):
-            raise StoreError("the database driver is not sqlite3")
+        connection = _connect(directory.path / DATABASE_NAME)
         try:
-            return self._recover_from(engine, connection, directory)
+            migrate(connection)
+            directory.sync()
+            return self._recover_from(connection, directory)
         except BaseException:
             connection.close()
             raise
 
     def _recover_from(
-        self, engine: Engine, connection: sqlite3.Connection, directory: DataDirectory
+        self, connection: sqlite3.Connection, directory: DataDirectory
     ) -> tuple[Recovered, Writer]:
         meta = read_meta(connection)
         recovery = Recovery(connection)
         recovery.read_journals()
-        recovered = recovery.result(engine, meta)
+        recovered = recovery.result(meta)
         transactor = Transactor(
             connection, recovery.number(statements.LAST_EVENT), recovered.last_message_id
         )
@@ -313,20 +304,23 @@ class SqlStore(FillingStore):
         self.state = StoreState.CLOSED
 
 
-def _engine(database: Path) -> Engine:
-    url = URL.create("sqlite", database=str(database))
-    options = {
-        "isolation_level": None,
-        "check_same_thread": False,
-        "cached_statements": 256,
-        "timeout": BUSY_SECONDS,
-    }
-    engine = create_engine(url, poolclass=NullPool, connect_args=options)
-    event.listen(engine, "connect", _prepare)
-    return engine
+def _connect(database: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        database,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    try:
+        _prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
-def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+def _prepare(connection: sqlite3.Connection) -> None:
     is_new = connection.execute("PRAGMA page_count").fetchone()[0] == 0
     creation = statements.CREATION_PRAGMAS if is_new else ()
     weaker = os.environ.get(WEAKER_SYNC_FOR_TESTS)
@@ -336,5 +330,5 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _plainly(error: Exception) -> str:
-    """The driver's own words, without SQLAlchemy's wrapping, in one short line."""
-    return " ".join(str(getattr(error, "orig", None) or error).split())[:200]
+    """In one short line."""
+    return " ".join(str(error).split())[:200]

@@ -11,8 +11,6 @@ from dataclasses import fields
 from functools import cache
 from typing import Final
 
-from sqlalchemy import Table
-
 from leveret.model.history import EventKind
 from leveret.model.store import (
     BindingDefinition,
@@ -27,9 +25,9 @@ from leveret.model.store import (
     UserDefinition,
     VhostDefinition,
 )
-from queues.storage import schema
 from queues.storage.keys import KEY_COLUMNS
 
+SCHEMA_VERSION: Final = 1
 PAGE_SIZE: Final = 8192
 
 # 2048 rows of 11 columns stay below SQLite's default limit of 32766 variables.
@@ -63,18 +61,18 @@ PAGE_COUNTS: Final = (
 )
 GIVE_BACK_PAGES: Final = "PRAGMA incremental_vacuum({pages})"
 
-DEFINITION_TABLES: Final[dict[type[object], Table]] = {
-    VhostDefinition: schema.vhosts,
-    UserDefinition: schema.users,
-    PermissionDefinition: schema.permissions,
-    TopicPermissionDefinition: schema.topic_permissions,
-    ExchangeDefinition: schema.exchanges,
-    QueueDefinition: schema.queues,
-    BindingDefinition: schema.bindings,
-    PolicyDefinition: schema.policies,
-    ParameterDefinition: schema.parameters,
-    GroupOffset: schema.group_offsets,
-    Origin: schema.origins,
+DEFINITION_TABLES: Final[dict[type[object], str]] = {
+    VhostDefinition: "vhosts",
+    UserDefinition: "users",
+    PermissionDefinition: "permissions",
+    TopicPermissionDefinition: "topic_permissions",
+    ExchangeDefinition: "exchanges",
+    QueueDefinition: "queues",
+    BindingDefinition: "bindings",
+    PolicyDefinition: "policies",
+    ParameterDefinition: "parameters",
+    GroupOffset: "group_offsets",
+    Origin: "origins",
 }
 
 
@@ -103,8 +101,14 @@ def _rows_of_marks(columns: int, rows: int) -> str:
     return ",".join(["(" + ",".join("?" * columns) + ")"] * rows)
 
 
-MESSAGE_COLUMNS: Final = tuple(column.name for column in schema.messages.columns)
-EVENT_COLUMNS: Final = tuple(column.name for column in schema.events.columns)
+MESSAGE_COLUMNS: Final = (
+    "id", "time_ms", "origin", "keep", "size", "exchange", "routing_key", "properties", "body",
+    "head_crc", "body_crc",
+)  # fmt: skip
+EVENT_COLUMNS: Final = (
+    "id", "time_ms", "kind", "queue_id", "actor", "detail", "count", "first_id", "last_id", "ids",
+    "sizes", "crc",
+)  # fmt: skip
 
 
 @cache
@@ -137,13 +141,19 @@ def insert_missing(kind: type[object], rows: int) -> str:
 
 
 def _insert_definitions(kind: type[object], rows: int) -> str:
-    return _insert(DEFINITION_TABLES[kind].name, columns_of(kind), rows)
+    return _insert(DEFINITION_TABLES[kind], columns_of(kind), rows)
 
 
 def delete(kind: type[object], rows: int) -> str:
-    table, keys = DEFINITION_TABLES[kind].name, KEY_COLUMNS[kind]
+    table, keys = DEFINITION_TABLES[kind], KEY_COLUMNS[kind]
     marks = _rows_of_marks(len(keys), rows)
     return f"DELETE FROM {table} WHERE ({_quoted(keys)}) IN (VALUES {marks})"  # noqa: S608
+
+
+def select(kind: type[object]) -> str:
+    """All that is there; of queues those that came back: durable ones that were not deleted."""
+    rows = f"SELECT {_quoted(columns_of(kind))} FROM {DEFINITION_TABLES[kind]}"  # noqa: S608
+    return f"{rows} WHERE deleted_ms IS NULL AND durable" if kind is QueueDefinition else rows
 
 
 # -- queues and meta -----------------------------------------------------------------------------
@@ -154,6 +164,8 @@ FORGET_GROUPS: Final = (
 )
 SET_SNAPSHOT: Final = "UPDATE queues SET snapshot_event=? WHERE id=?"
 TRIM_QUEUE: Final = "DELETE FROM events WHERE queue_id=? AND id<?"
+TABLE_NAMES: Final = "SELECT name FROM sqlite_master WHERE type='table'"
+GET_SCHEMA_VERSION: Final = "SELECT value FROM meta WHERE \"key\"='schema_version'"
 SET_META: Final = (
     'INSERT INTO meta ("key", value) VALUES (?, ?)'
     ' ON CONFLICT ("key") DO UPDATE SET value=excluded.value'
@@ -198,8 +210,13 @@ JOURNAL: Final = (
     'SELECT time_ms, kind, queue_id, actor, detail, "count", ids, sizes, crc FROM events'  # noqa: S608
     f" WHERE queue_id=? AND id>=? AND kind IN ({_STATE}) ORDER BY id"
 )
+_HANDED_OUT = ", ".join(str(int(kind)) for kind in HANDED_OUT_KINDS)
+JOURNAL_WITH_DELIVERIES: Final = JOURNAL.replace("kind IN (", f"kind IN ({_HANDED_OUT}, ")
+# Whose deliveries count: too many do no harm, so policies are not matched against names.
 QUEUES_TO_FOLD: Final = (
-    "SELECT id, snapshot_event FROM queues WHERE durable=1 AND deleted_ms IS NULL"
+    "SELECT id, snapshot_event, kind='quorum' OR arguments LIKE '%\"x-delivery-limit\"%'"
+    " OR EXISTS (SELECT 1 FROM policies WHERE definition LIKE '%\"delivery-limit\"%')"
+    " FROM queues WHERE durable=1 AND deleted_ms IS NULL"
 )
 QUEUES_IN_HISTORY_END: Final = (
     "UPDATE queues SET deleted_ms=? WHERE durable=0 AND deleted_ms IS NULL"

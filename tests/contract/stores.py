@@ -21,8 +21,8 @@ from leveret.model.store import (
     Store,
     StoredMessage,
 )
+from queues.storage.directory import DATABASE_NAME
 from queues.storage.memory_store import MemoryStore
-from queues.storage.schema import DATABASE_NAME
 from queues.storage.sql_store import SqlStore
 
 DEADLINE = 30

@@ -18,6 +18,7 @@ from leveret.model.history import EventKind
 from leveret.model.properties import encode_properties
 from queues.log.partition import Partition, PartitionSettings
 from queues.storage import schema
+from queues.storage.directory import DATABASE_NAME
 from queues.storage.packing import (
     body_checksum,
     event_checksum,
@@ -58,7 +59,7 @@ class FakeBroker:
         self.data_dir = data_dir
         self.random = random.Random(seed)
         self.ledger = Ledger()
-        self.engine = create_engine(f"sqlite:///{data_dir / schema.DATABASE_NAME}")
+        self.engine = create_engine(f"sqlite:///{data_dir / DATABASE_NAME}")
         event.listen(self.engine, "connect", _durable)
         schema.metadata.create_all(self.engine)
         self.time_ms = START_MS

@@ -20,7 +20,7 @@ from typing import Any
 from pamqp import commands
 
 from leveret.launch import LaunchError, RunningBroker, in_process_settings
-from queues.storage.schema import DATABASE_NAME
+from queues.storage.directory import DATABASE_NAME
 from queues.storage.statements import PAGE_SIZE
 from tests.torture.checker import Ledger
 from tests.torture.client import Client, ConnectionGone

@@ -8,8 +8,8 @@ import pytest
 
 from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.store import NewMessage, Origin, StoreError
+from queues.storage.directory import DATABASE_NAME
 from queues.storage.history import HistoryReader
-from queues.storage.schema import DATABASE_NAME
 from tests.contract.stores import Harness
 
 PUBLISHER = Origin(1, OriginKind.PUBLISHER, "/", "alice", "10.0.0.1:999 -> 10.0.0.2:5672", 3)

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection
 
 from leveret.model.store import (
     BindingDefinition,
@@ -18,23 +19,20 @@ from leveret.model.store import (
     UserDefinition,
     VhostDefinition,
 )
-from queues.storage import schema
-from queues.storage.migrations import MIGRATIONS, migrate, stored_version
+from queues.storage import migrations, schema
+from queues.storage.directory import DATABASE_NAME
+from queues.storage.migrations import MIGRATIONS, SCHEMA_FILE, migrate, stored_version
+from queues.storage.statements import SCHEMA_VERSION, TABLE_NAMES
 from tests.contract.stores import Harness
 
 OLD_DATA = Path(__file__).parents[2] / "data"
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Engine:
-    return create_engine(
-        f"sqlite:///{tmp_path / 'leveret.db'}", connect_args={"isolation_level": None}
-    )
-
-
-def version_of(engine: Engine) -> int:
-    with engine.connect() as connection:
-        return stored_version(connection)
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(tmp_path / DATABASE_NAME, isolation_level=None)
+    yield connection
+    connection.close()
 
 
 def add_column(connection: Connection) -> None:
@@ -46,45 +44,59 @@ def fail(connection: Connection) -> None:
     raise RuntimeError("power cut")
 
 
-def columns(engine: Engine) -> list[str]:
-    with engine.connect() as connection:
-        return [row[1] for row in connection.exec_driver_sql("PRAGMA table_info(vhosts)")]
+def columns(database: sqlite3.Connection) -> list[str]:
+    return [row[1] for row in database.execute("PRAGMA table_info(vhosts)")]
 
 
-def test_the_newest_step_is_the_schema_version():
-    assert max(MIGRATIONS) == schema.SCHEMA_VERSION
-    assert sorted(MIGRATIONS) == list(range(1, schema.SCHEMA_VERSION + 1))
+def test_there_is_a_step_to_every_version_from_the_second_on():
+    assert sorted(MIGRATIONS) == list(range(2, SCHEMA_VERSION + 1))
 
 
-def test_an_empty_database_gets_the_schema_and_its_stamp(engine: Engine):
-    assert migrate(engine) == 0
-    assert version_of(engine) == schema.SCHEMA_VERSION
-    assert migrate(engine) == schema.SCHEMA_VERSION
-    engine.dispose()
+def test_the_file_is_the_schema_compiled():
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema.compiled()
 
 
-def test_steps_run_once_and_in_order(engine: Engine):
-    migrate(engine)
-    steps = {**MIGRATIONS, 2: add_column}
-    assert migrate(engine, steps) == 1
-    assert version_of(engine) == 2
-    assert migrate(engine, steps) == 2
-    assert "colour" in columns(engine)
-    engine.dispose()
+def test_an_empty_database_gets_the_schema_and_its_stamp(database: sqlite3.Connection):
+    assert migrate(database) == 0
+    assert stored_version(database) == SCHEMA_VERSION
+    assert migrate(database) == SCHEMA_VERSION
+    names = {name for (name,) in database.execute(TABLE_NAMES)}
+    assert names == set(schema.metadata.tables)
 
 
-def test_a_step_that_fails_leaves_the_version_before_it(engine: Engine):
+def test_a_schema_half_made_leaves_nothing(database: sqlite3.Connection, monkeypatch, tmp_path):
+    torn = tmp_path / "schema.sql"
+    torn.write_text("CREATE TABLE meta (a);\nCREATE TABLE meta (a);\n")
+    monkeypatch.setattr(migrations, "SCHEMA_FILE", torn)
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(database)
+    database.execute("ROLLBACK")
+    assert stored_version(database) == 0
+
+
+def test_steps_run_once_and_in_order(database: sqlite3.Connection):
+    migrate(database)
+    next_version = SCHEMA_VERSION + 1
+    steps = {**MIGRATIONS, next_version: add_column}
+    assert migrate(database, steps, next_version) == SCHEMA_VERSION
+    assert stored_version(database) == next_version
+    assert migrate(database, steps, next_version) == next_version
+    assert "colour" in columns(database)
+
+
+def test_a_step_that_fails_leaves_the_version_before_it(database: sqlite3.Connection):
+    migrate(database)
+    steps = {**MIGRATIONS, SCHEMA_VERSION + 1: add_column, SCHEMA_VERSION + 2: fail}
     with pytest.raises(RuntimeError):
-        migrate(engine, {**MIGRATIONS, 2: add_column, 3: fail})
-    assert version_of(engine) == 2
-    assert "taste" not in columns(engine)
-    engine.dispose()
+        migrate(database, steps, SCHEMA_VERSION + 2)
+    assert stored_version(database) == SCHEMA_VERSION + 1
+    assert "taste" not in columns(database)
 
 
-def test_a_newer_version_is_refused(tmp_path: Path, engine: Engine):
-    migrate(engine, {**MIGRATIONS, 2: add_column})
-    engine.dispose()
-    with pytest.raises(SchemaTooNew, match="schema 2, this one knows 1"):
+def test_a_newer_version_is_refused(tmp_path: Path, database: sqlite3.Connection):
+    migrate(database, MIGRATIONS, SCHEMA_VERSION + 1)
+    text = f"schema {SCHEMA_VERSION + 1}, this one knows {SCHEMA_VERSION}"
+    with pytest.raises(SchemaTooNew, match=text):
         Harness(tmp_path)
 
 
@@ -96,13 +108,9 @@ def test_tables_of_somebody_else_are_refused(tmp_path: Path):
         Harness(tmp_path)
 
 
-def test_a_lost_version_stamp_is_refused(tmp_path: Path, engine: Engine):
-    migrate(engine)
-    engine.dispose()
-    connection = sqlite3.connect(tmp_path / "leveret.db")
-    connection.execute("DELETE FROM meta")
-    connection.commit()
-    connection.close()
+def test_a_lost_version_stamp_is_refused(tmp_path: Path, database: sqlite3.Connection):
+    migrate(database)
+    database.execute("DELETE FROM meta")
     with pytest.raises(StoreError, match="no schema version"):
         Harness(tmp_path)
 

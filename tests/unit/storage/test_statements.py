@@ -12,7 +12,6 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from leveret.model.history import EventKind
 from queues.storage import schema, statements
 from queues.storage.keys import KEY_COLUMNS
-from queues.storage.statements import DEFINITION_TABLES
 
 
 @given(st.integers(0, 20_000))
@@ -58,9 +57,15 @@ def test_every_statement_fits_the_schema(empty: sqlite3.Connection):
 
 
 def test_definitions_name_columns_of_their_table():
-    for kind, table in statements.DEFINITION_TABLES.items():
+    for kind, name in statements.DEFINITION_TABLES.items():
+        table = schema.metadata.tables[name]
         assert set(statements.columns_of(kind)) <= set(table.columns.keys())
-        assert KEY_COLUMNS[kind] == tuple(c.name for c in DEFINITION_TABLES[kind].primary_key)
+        assert KEY_COLUMNS[kind] == tuple(column.name for column in table.primary_key)
+
+
+def test_messages_and_events_are_written_whole():
+    assert list(statements.MESSAGE_COLUMNS) == schema.messages.columns.keys()
+    assert list(statements.EVENT_COLUMNS) == schema.events.columns.keys()
 
 
 def test_the_journal_reads_exactly_the_kinds_that_are_state():

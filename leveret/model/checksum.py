@@ -1,0 +1,9 @@
+"""CRC-32C, from a library. `extend` goes on from a sum, or from any other number as a seed."""
+
+from collections.abc import Callable
+from typing import Final
+
+import google_crc32c
+
+checksum: Final[Callable[[bytes], int]] = google_crc32c.value
+extend: Final[Callable[[int, bytes], int]] = google_crc32c.extend
