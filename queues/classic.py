@@ -8,33 +8,32 @@ what was enqueued and not settled. Event-loop thread only.
 
 from __future__ import annotations
 
-import logging
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from leveret.model.errors import AccessRefused
 from leveret.model.history import EventKind, Keep
-from leveret.model.message import Address, Message
-from leveret.model.store import Live, Rotten, StoredMessage, StoreError
+from leveret.model.message import Message
+from leveret.model.store import Live
+from queues.attempts import attempts_of, worn
 from queues.backlog import Backlog
 from queues.burial import Burial, stored_ids
 from queues.counters import QueueCounters
 from queues.dedup import Deduplication
 from queues.entry import Entry, Outcome
 from queues.journal import Journal
-from queues.limits import deadline, is_past, overdue, refuses, surplus, worn
+from queues.limits import deadline, is_past, overdue, refuses, surplus
 from queues.options import Overflow, options_of
+from queues.paging import Paging
 from queues.port import Consumer, DeathReason, Enqueued, Tap, Upward
 from queues.ready import Ready, by_id, make_ready, put_back
 from queues.rota import Rota
 from queues.spec import QueueSpec
 
 SLICE_BYTES = 128 * 1024
-RETRY_MS = 1_000
-log = logging.getLogger("leveret.queues")
 
 
 class ClassicQueue:
@@ -62,6 +61,7 @@ class ClassicQueue:
         self.dedup: Deduplication | None = None
         self.tap: Tap | None = None
         self.backlog = Backlog()
+        self.paging = Paging(self, upward, journal) if journal is not None else None
         self.had_consumers = False
         self.counters = QueueCounters()
         self._up = upward
@@ -73,10 +73,9 @@ class ClassicQueue:
         self._window_bytes = sys.maxsize if in_memory else window_bytes
         self._rota = Rota()
         self._exclusive: Consumer | None = None
-        self._recovered_to = 0
-        self._delivered_to = 0
         self._waiting_for_head: list[Callable[[], None]] = []
         self.closed = False
+        self._tell_journal()
 
     def __repr__(self) -> str:
         return (
@@ -102,6 +101,11 @@ class ClassicQueue:
         return self.burial.is_blocked or (self.options.single_active and len(self._rota) > 0)
 
     @property
+    def has_plenty(self) -> bool:
+        """Whether so much content is at hand that none need be read."""
+        return len(self.ready) > self._window // 2 or self.ready_bytes > self._window_bytes // 2
+
+    @property
     def consumers(self) -> Sequence[Consumer]:
         return list(self._rota)
 
@@ -125,7 +129,7 @@ class ClassicQueue:
         self._admit(message, deadline(self.options, message))
         if self.dedup is not None:
             self.dedup.remember(message)
-        self._drop(surplus(self))
+        self.trim()
         return Enqueued.TAKEN
 
     def _admit(self, message: Message, expires_ms: int) -> None:
@@ -145,8 +149,9 @@ class ClassicQueue:
         self.ready.append(entry)
         self.ready_bytes += size
 
-    def _drop(self, entries: list[Entry]) -> None:
-        """Too much is held: these came first and go first."""
+    def trim(self) -> None:
+        """Where too much is held, what came first goes first."""
+        entries = surplus(self)
         if entries:
             self.burial.bury(entries, EventKind.DROPPED, DeathReason.MAXLEN)
 
@@ -167,9 +172,14 @@ class ClassicQueue:
         """The policy of this queue is this from now on."""
         self.options = options_of(self.spec.arguments, policy)
         self._plain = self.options.is_plain
-        self._drop(surplus(self))
+        self._tell_journal()
+        self.trim()
         self.used()
         self._up.touch(self)
+
+    def _tell_journal(self) -> None:
+        if self.journal is not None:
+            self.journal.counts_attempts = self.options.delivery_limit is not None
 
     def used(self) -> None:
         """Somebody declared, polled or consumed: the queue's own expiry starts anew."""
@@ -193,7 +203,7 @@ class ClassicQueue:
     def dispatch(self) -> None:
         self.touched = False
         if self.burial.stuck and self.burial.retry():
-            self._drop(surplus(self))
+            self.trim()
         if self._waiting_for_head and (self.ready or not self.backlog):
             self._tell_head_waiters()
         if not self._rota:
@@ -205,6 +215,10 @@ class ClassicQueue:
         if self.ready and self.ready[0].expires_ms:
             self._expire()
         self._read_ahead()
+
+    def _read_ahead(self) -> None:
+        if self.backlog and self.paging is not None:
+            self.paging.read_ahead()
 
     def _hand_out(self) -> None:
         single = self.options.single_active
@@ -350,7 +364,7 @@ class ClassicQueue:
         if self.journal is not None:
             self.journal.requeued(stored_ids(entries), actor)
         self.ready = put_back(self.ready, entries)
-        self._drop(surplus(self))
+        self.trim()
         self._up.touch(self)
 
     def purge(self) -> int:
@@ -360,7 +374,8 @@ class ClassicQueue:
         ids.extend(self.backlog.clear())
         self.ready.clear()
         self.ready_bytes = 0
-        if self.journal is not None:
+        if self.journal is not None and self.paging is not None:
+            self.paging.attempts.clear()
             self.journal.settled(EventKind.PURGED, ids)
         self._up.touch(self)
         return gone
@@ -382,7 +397,7 @@ class ClassicQueue:
             self.backlog.clear()
             self._tell_head_waiters()
         elif self.journal is not None:
-            self.journal.close(self.live())
+            self.journal.close(self.live(), attempts_of(self))
             self.backlog.stop()
         return gone
 
@@ -408,14 +423,10 @@ class ClassicQueue:
         on_disk = self.backlog.part().ids
         return entries, on_disk[start : start + count - len(entries)]
 
-    def was_delivered(self, message_id: int) -> bool:
-        """Whether a message that is on disk only would come back as redelivered."""
-        return message_id <= self._delivered_to
-
     def snapshot(self) -> None:
         """Write down all that is held, so that a restart need not look further back."""
         if self.journal is not None:
-            self.journal.snapshot(self.live())
+            self.journal.snapshot(self.live(), attempts_of(self))
 
     # Consumers ---------------------------------------------------------------------------------
 
@@ -436,53 +447,3 @@ class ClassicQueue:
             self._rota.remove(consumer)
             self.used()
             self._up.touch(self)
-
-    # Disk --------------------------------------------------------------------------------------
-
-    def recover(self, parts: Iterable[Live], last_id: int) -> None:
-        """Take up what the journal says this queue held."""
-        for live in parts:
-            self.backlog.extend(live)
-        self._recovered_to = last_id
-        if self.journal is not None:
-            self._delivered_to = self.journal.delivered_to
-        self._read_ahead()
-
-    def _read_ahead(self) -> None:
-        if not self.backlog or self.journal is None:
-            return
-        if len(self.ready) > self._window // 2 or self.ready_bytes > self._window_bytes // 2:
-            return
-        self.backlog.read(self.journal.load, self._arrived, self._read_again_later)
-
-    def _arrived(self, found: list[StoredMessage | Rotten]) -> None:
-        assert self.journal is not None
-        for stored in found:
-            if isinstance(stored, Rotten):
-                self.counters.rotten += 1
-                self.journal.unreadable(stored)
-            else:
-                self._take_up(stored)
-        self._drop(surplus(self))
-        self._up.touch(self)
-        self._read_ahead()
-
-    def _read_again_later(self, error: StoreError) -> None:
-        """Nothing is wrong with the data: it stays where it is, and is asked for again."""
-        log.warning("queue %s: %s; trying again", self.name, error)
-        self._up.look_at(self._up.now_ms() + RETRY_MS, self)
-
-    def _take_up(self, stored: StoredMessage) -> None:
-        message = Message.build(
-            Address.of(stored.exchange, stored.routing_key), stored.properties, stored.body
-        )
-        message.id, message.time_ms = stored.id, stored.time_ms
-        message.origin, message.stored = stored.origin, True
-        if stored.id <= self._recovered_to and not message.scan.persistent:
-            assert self.journal is not None
-            self.journal.settled(EventKind.DROPPED, [stored.id])
-            return
-        entry = Entry(message, redelivered=stored.id <= self._delivered_to)
-        entry.expires_ms = deadline(self.options, message)
-        self.ready.append(entry)
-        self.ready_bytes += message.body_size

@@ -56,7 +56,10 @@ def write_content(store: Store, message: Message) -> None:
 
 
 class Journal:
-    """`keep` is how much history wants: nothing, metadata or everything."""
+    """`keep` is how much history wants: nothing, metadata or everything.
+
+    `counts_attempts`: a delivery limit needs every hand-out, whatever history wants.
+    """
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class Journal:
         self.definition = definition
         self.queue_id = definition.id
         self.keep = keep
+        self.counts_attempts = False
         self.lease = definition.delivered_to
         self._asked = definition.delivered_to
         self.delivered_to = definition.delivered_to
@@ -110,20 +114,30 @@ class Journal:
         last = max([entry.id for entry in entries])  # a priority queue's are not in order
         if last > self.delivered_to:
             self.delivered_to = last
-        if self.keep is Keep.NOTHING:
+        if self.keep is Keep.NOTHING and not self.counts_attempts:
             return
         fresh = [entry.id for entry in entries if not entry.redelivered and entry.message.stored]
-        again = [entry.id for entry in entries if entry.redelivered and entry.message.stored]
+        again = [entry for entry in entries if entry.redelivered and entry.message.stored]
         if fresh:
             self._store.record_many(EventKind.DELIVERED, self.queue_id, fresh, actor)
         if again:
-            self._store.record_many(EventKind.REDELIVERED, self.queue_id, again, actor)
+            self._delivered_again(again, actor)
+
+    def _delivered_again(self, entries: Sequence[Entry], actor: int) -> None:
+        by_number: dict[str | None, list[int]] = {}
+        for entry in entries:
+            number = str(entry.returns + 1) if self.counts_attempts else None
+            by_number.setdefault(number, []).append(entry.id)
+        for number, ids in by_number.items():
+            self._store.record_many(EventKind.REDELIVERED, self.queue_id, ids, actor, number)
 
     def got(self, entry: Entry, actor: int) -> None:
         if entry.id > self.delivered_to:
             self.delivered_to = entry.id
-        if self.keep is not Keep.NOTHING and entry.message.stored:
-            self._store.record(EventKind.GOT, self.queue_id, entry.id, actor)
+        counts = self.counts_attempts
+        if entry.message.stored and (counts or self.keep is not Keep.NOTHING):
+            number = str(entry.returns + 1) if counts else None
+            self._store.record(EventKind.GOT, self.queue_id, entry.id, actor, number)
 
     def requeued(self, ids: Sequence[int], actor: int) -> None:
         if ids and self.keep is not Keep.NOTHING:
@@ -164,13 +178,13 @@ class Journal:
             EventKind.DROPPED, self.queue_id, [rotten.id], 0, f"unreadable: {rotten.reason}"
         )
 
-    def snapshot(self, live: Live) -> None:
+    def snapshot(self, live: Live, attempts: tuple[Live, ...] = ()) -> None:
         trim = self.keep is Keep.NOTHING
-        self._store.save(Snapshot(self.queue_id, (live,), trim))
+        self._store.save(Snapshot(self.queue_id, (live, *attempts), trim))
 
-    def close(self, live: Live) -> None:
+    def close(self, live: Live, attempts: tuple[Live, ...] = ()) -> None:
         """A clean stop knows exactly what was delivered, and what is held."""
         if self._asked != self.delivered_to:
             self._store.save(replace(self.definition, delivered_to=self.delivered_to))
         if self._dirty:
-            self.snapshot(live)
+            self.snapshot(live, attempts)

@@ -1,12 +1,10 @@
-"""Pure judgements over a queue: who is too old, what is too much, who came back too often."""
+"""Pure judgements over a queue: who is too old, what is too much."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from leveret.model.message import Message
-from leveret.model.properties import edit_headers
 from queues.entry import Entry
 from queues.options import Overflow, QueueOptions
 from queues.port import Upward
@@ -84,28 +82,3 @@ def _is_over(queue: ClassicQueue, options: QueueOptions) -> bool:
     return (options.max_length is not None and queue.ready_count > options.max_length) or (
         options.max_bytes is not None and queue.message_bytes > options.max_bytes
     )
-
-
-def worn(options: QueueOptions, entries: Sequence[Entry]) -> list[Entry]:
-    """Count the return of these; whoever has come back too often."""
-    gone: list[Entry] = []
-    for entry in entries:
-        entry.redelivered = True
-        entry.returns += 1
-        if options.delivery_limit is None:
-            continue
-        if entry.returns > options.delivery_limit:
-            gone.append(entry)
-        else:
-            _show_returns(entry)
-    return gone
-
-
-def _show_returns(entry: Entry) -> None:
-    message = entry.message
-    marked = message.with_properties(
-        edit_headers(message.properties, frozenset(), {"x-delivery-count": entry.returns})
-    )
-    marked.id, marked.time_ms, marked.origin = message.id, message.time_ms, message.origin
-    marked.stored, marked.keep = message.stored, message.keep
-    entry.message = marked

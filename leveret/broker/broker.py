@@ -431,8 +431,10 @@ class Broker:
             self.log_keeper.take_up(vhost, spec, definition)
             return
         queue = self._make_queue(vhost, spec, definition)
-        if isinstance(queue, ClassicQueue):
-            queue.recover(recovered.live.get(definition.id, ()), recovered.last_message_id)
+        if isinstance(queue, ClassicQueue) and queue.paging is not None:
+            live = recovered.live.get(definition.id, ())
+            attempts = recovered.attempts.get(definition.id, {})
+            queue.paging.recover(live, recovered.last_message_id, attempts)
         vhost.adopt_queue(queue)
 
     def _take_up_binding(self, definition: BindingDefinition) -> None:

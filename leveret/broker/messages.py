@@ -219,7 +219,7 @@ async def browse(broker: Broker, queue: HeldQueue, offset: int, count: int) -> l
     start = offset + len(entries)
     for index, stored in enumerate(await broker.store.load(ids), 1):
         if not isinstance(stored, Rotten):
-            redelivered = queue.was_delivered(stored.id)
+            redelivered = queue.paging is not None and queue.paging.was_delivered(stored.id)
             seen.append(Seen(start + index, _message(stored), redelivered, False))
     return seen
 

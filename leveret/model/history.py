@@ -61,6 +61,9 @@ STATE_KINDS = frozenset(
 )
 """Written for every durable queue, with or without history: they are the journal."""
 
+HANDED_OUT_KINDS = (EventKind.DELIVERED, EventKind.REDELIVERED, EventKind.GOT)
+"""`detail`, where a delivery limit counts: how often these messages had been handed out then."""
+
 _LABELS = {EventKind.ENQUEUED_TRANSIENT: "enqueued"}
 
 

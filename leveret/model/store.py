@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from leveret.model.history import EventKind, Keep, OriginKind
 
@@ -233,6 +233,11 @@ class Live:
     detail: str | None = None
 
 
+ATTEMPTS: Final = "attempts "
+"""So begins the detail of a snapshot's part that only says how often its messages were handed
+out; the messages themselves are in another part."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that a queue holds now; saving it shortens the fold of its events.
@@ -273,11 +278,13 @@ class Recovered:
     `live` has an entry per durable queue that holds messages: one `Live` per detail.
     `damaged` names queues whose journal has unreadable rows, with the reason; what could be
     folded from the rest is in `live`.
+    `attempts`, of queues that may have a delivery limit: how often a live message was handed out.
     """
 
     definitions: tuple[Definition, ...] = ()
     live: dict[int, tuple[Live, ...]] = field(default_factory=dict)
     damaged: dict[int, str] = field(default_factory=dict)
+    attempts: dict[int, dict[int, int]] = field(default_factory=dict)
     lease: int = 0
     last_message_id: int = 0
     last_queue_id: int = 0

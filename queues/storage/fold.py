@@ -2,6 +2,8 @@
 
 Pure. An id enters a queue at most once and is settled at most once, so the order of rows does not
 matter and a row met twice (a snapshot and the enqueued event beside it) does no harm.
+How often a message was handed out is the highest number any row says, so order and repetition do
+not matter there, either.
 Works on arrays in slices: a million ids cost tens of megabytes and no dictionary of a million
 integers.
 """
@@ -20,11 +22,12 @@ _SLICE = 1 << 14
 class Fold:
     """Collects the rows of one queue; `result` gives what is left."""
 
-    __slots__ = ("_entered", "_settled", "rows")
+    __slots__ = ("_attempts", "_entered", "_settled", "rows")
 
     def __init__(self) -> None:
         self._entered: dict[str | None, tuple[array[int], array[int]]] = {}
         self._settled: array[int] = array("Q")
+        self._attempts: dict[int, int] = {}
         self.rows = 0
 
     def enter(self, detail: str | None, ids: "array[int]", sizes: "array[int]") -> None:
@@ -40,9 +43,24 @@ class Fold:
         self.rows += 1
         self._settled.extend(ids)
 
+    def hand_out(self, ids: "array[int]", times: int) -> None:
+        """By then these had been handed out so many times."""
+        known = self._attempts
+        for message_id in ids:
+            if known.get(message_id, 0) < times:
+                known[message_id] = times
+
     @property
     def settled(self) -> int:
         return len(self._settled)
+
+    def attempts(self, parts: Sequence[Live]) -> dict[int, int]:
+        """How often each of the live messages was handed out, if ever."""
+        return {
+            message_id: times
+            for message_id, times in self._attempts.items()
+            if any(_has(part.ids, message_id) for part in parts)
+        }
 
     def result(self) -> tuple[Live, ...]:
         settled = self._settled
@@ -64,6 +82,11 @@ def is_ascending(ids: Sequence[int]) -> bool:
 def slice_between(ids: "array[int]", first: int, last: int) -> "array[int]":
     """The part of an ascending array that lies in [first, last]."""
     return ids[bisect_left(ids, first) : bisect_right(ids, last)]
+
+
+def _has(ids: "array[int]", message_id: int) -> bool:
+    place = bisect_left(ids, message_id)
+    return place < len(ids) and ids[place] == message_id
 
 
 def _ascending(ids: "array[int]", sizes: "array[int]") -> tuple["array[int]", "array[int]"]:

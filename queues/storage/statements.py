@@ -11,7 +11,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Final
 
-from leveret.model.history import EventKind
+from leveret.model.history import HANDED_OUT_KINDS, EventKind
 from leveret.model.store import (
     BindingDefinition,
     ExchangeDefinition,
