@@ -276,6 +276,7 @@ class Session:
             raise NotAllowed(
                 f"number of channels opened has reached channel_max {self.channel_max}"
             )
+        self.broker.require_channel_room(self.user)
         self.wire.channels[number] = WireChannel()
         self.channels[number] = self.channel_type(self, number)
         self.broker.counters.channels_opened += 1

@@ -279,6 +279,10 @@ class Broker:
         """May this user open one more connection here?"""
         governing.require_room(self, user, vhost)
 
+    def require_channel_room(self, user: User) -> None:
+        """May this user open one more channel?"""
+        governing.require_channel_room(self, user)
+
     def _make_queue(
         self, vhost: VirtualHost, spec: QueueSpec, definition: QueueDefinition
     ) -> HeldQueue:

@@ -2,7 +2,7 @@
 
 Of a policy: what queues, logs and exchanges take of it, at once and on whatever is made later. A
 partition of a log is governed by the policies of its own name, or else by those of its log. Of
-limits: `max-queues` and `max-connections`.
+limits: `max-queues`, `max-connections` and `max-channels`.
 """
 
 from __future__ import annotations
@@ -81,8 +81,26 @@ def require_room(broker: Broker, user: User, vhost: VirtualHost) -> None:
             f"access to vhost '{vhost.name}' refused for user '{user.name}': "
             f"connection limit ({most}) is reached"
         )
-    most = broker.users.by_name[user.name].limits.get("max-connections", NO_LIMIT)
+    most = _user_limit(broker, user, "max-connections")
     if 0 <= most <= sum(one.user.name == user.name for one in broker.connections):
         raise NotAllowed(
             f"connection refused for user '{user.name}': user connection limit ({most}) is reached"
         )
+
+
+def require_channel_room(broker: Broker, user: User) -> None:
+    """Refuse a channel beyond the limit of its user, over all connections."""
+    most = _user_limit(broker, user, "max-channels")
+    if most < 0:
+        return
+    mine = [one for one in broker.connections if one.user.name == user.name]
+    if most <= sum(len(one.channels) for one in mine):
+        raise NotAllowed(
+            f"number of channels opened for user '{user.name}' has reached the maximum allowed "
+            f"user limit of ({most})"
+        )
+
+
+def _user_limit(broker: Broker, user: User, name: str) -> int:
+    """As it is now: it may have changed since the user logged in."""
+    return broker.users.by_name.get(user.name, user).limits.get(name, NO_LIMIT)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from bindings import DestinationKind
 from leveret.broker.definition_file import Import
 from leveret.broker.definitions import is_builtin
-from leveret.broker.parameters import GLOBAL
+from leveret.broker.parameters import GLOBAL, VHOST_LIMITS
+from leveret.broker.vhost import NO_LIMIT
 from leveret.model.errors import PreconditionFailed
 from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
+from queues import QueueSpec
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -37,6 +39,28 @@ def check(broker: Broker, plan: Import) -> None:
         if one.user not in users:
             raise PreconditionFailed(f"no user '{one.user}': neither here nor in the file")
     _check_bindings(broker, plan)
+    _check_limits(broker, plan)
+
+
+def _check_limits(broker: Broker, plan: Import) -> None:
+    """The limits of the file itself hold already."""
+    stated = {key[0]: value for key, value in plan.parameters if key[1] == VHOST_LIMITS}
+    for name in sorted({vhost for vhost, _ in plan.queues}):
+        limits = stated.get(name, broker.parameters.vhost_limits(name))
+        held = broker.vhosts[name].queues if name in broker.vhosts else {}
+        specs = [spec for vhost, spec in plan.queues if vhost == name and spec.name not in held]
+        new, most = sum(map(_queues_of, specs)), limits.get("max-queues", NO_LIMIT)
+        if new and 0 <= most < len(held) + new:
+            raise PreconditionFailed(
+                f"adding {new} queue(s) to virtual host '{name}' would exceed its limit of {most} "
+                f"queue(s); it has {len(held)} now"
+            )
+
+
+def _queues_of(spec: QueueSpec) -> int:
+    """A log's partitions are queues, too."""
+    partitions = spec.arguments.get("x-partitions", 1)
+    return 1 + partitions if isinstance(partitions, int) and partitions > 1 else 1
 
 
 def _check_bindings(broker: Broker, plan: Import) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
+from typing import Any
 
 import pika
 import pytest
@@ -261,6 +262,39 @@ def test_limit_of_a_users_connections_is_enforced(api, vhost, user, connect):
     api.delete("user-limits", user, "max-connections")
     assert connect(vhost, user, "pw").is_open
     assert api.get("user-limits") == []
+
+
+def test_limit_of_a_users_channels_is_enforced_over_all_connections(api, vhost, user, connect):
+    api.put("permissions", vhost, user, body=EVERYTHING)
+    assert api.put("user-limits", user, "max-channels", body={"value": 2}) == 204
+    first, second = connect(vhost, user, "pw"), connect(vhost, user, "pw")
+    first.channel()
+    last = second.channel()
+    last.close()
+    second.channel()
+    wanted = (
+        f"NOT_ALLOWED - number of channels opened for user '{user}' has reached the maximum "
+        r"allowed user limit of \(2\)"
+    )
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=wanted) as caught:
+        second.channel()
+    assert caught.value.reply_code == 530
+    assert first.channel().is_open
+    api.delete("user-limits", user, "max-channels")
+    assert first.channel().is_open
+
+
+def test_import_beyond_the_limit_of_queues_changes_nothing(api, vhost):
+    api.put("queues", vhost, "there")
+    api.put("vhost-limits", vhost, "max-queues", body={"value": 2})
+    queues: list[Any] = [
+        {"name": name, "durable": True, "auto_delete": False, "arguments": {}}
+        for name in ("there", "one", "two")
+    ]
+    status, text = api.refused("POST", "definitions", vhost, body={"queues": queues})
+    assert status == 400 and "would exceed its limit of 2 queue(s); it has 1 now" in text
+    assert [one["name"] for one in api.get("queues", vhost)] == ["there"]
+    assert api.call("POST", "definitions", vhost, body={"queues": queues[:2]}).status_code == 204
 
 
 def test_limits_are_refused_in_words(api, vhost, user):
