@@ -1,8 +1,9 @@
 """The composition root: settings in, a running broker out.
 
-Start-up in order: store, hub, AMQP listener, HTTP socket, the ready line; only then is FastAPI
-imported, on another thread, while AMQP clients are already served. Shutdown is the reverse, and
-everything confirmed is on disk before it ends.
+Start-up in order: store, hub, AMQP listener, HTTP socket, the ready line. FastAPI is half of the
+broker's memory and most of its imports: it comes in when the first HTTP client does, on another
+thread, while AMQP clients are served. Shutdown is the reverse, and everything confirmed is on disk
+before it ends.
 """
 
 from __future__ import annotations
@@ -58,7 +59,6 @@ class RunningBroker:
         self._http_start: asyncio.Task[HttpServer] | None = None
 
     def _make_store(self, on_committed: OnCommitted, on_failed: OnFailed) -> Store:
-        # Each is imported where it is chosen: SQLAlchemy is a third of the start.
         if self.settings.memory:
             from queues.storage.memory_store import MemoryStore
 
@@ -100,7 +100,15 @@ class RunningBroker:
             await self.stop()
             raise LaunchError(_cannot_listen(settings, error)) from error
         if self._http_socket is not None:
-            self._http_start = asyncio.create_task(self._serve_http(self._http_socket))
+            # Readable: a client is waiting to be accepted, and goes on waiting until it is.
+            loop = asyncio.get_running_loop()
+            loop.add_reader(self._http_socket, self._start_http, self._http_socket)
+
+    def _start_http(self, listening: socket.socket) -> asyncio.Task[HttpServer]:
+        if self._http_start is None:
+            asyncio.get_running_loop().remove_reader(listening)
+            self._http_start = asyncio.create_task(self._serve_http(listening))
+        return self._http_start
 
     async def _serve_http(self, listening: socket.socket) -> HttpServer:
         try:
@@ -108,6 +116,7 @@ class RunningBroker:
             await server.start(listening)
         except Exception:
             log.exception("the HTTP API cannot start; AMQP goes on")
+            listening.close()  # clients are refused instead of left waiting
             raise
         return server
 
@@ -122,9 +131,9 @@ class RunningBroker:
         return HttpServer(self.broker, self.stop_requested.set, listeners, StoredHistory())
 
     async def http_ready(self) -> None:
-        """Wait until the HTTP API answers; it comes up after AMQP does."""
-        if self._http_start is not None:
-            await asyncio.shield(self._http_start)
+        """Have the HTTP API up, without waiting for its first client."""
+        if self._http_socket is not None:
+            await asyncio.shield(self._start_http(self._http_socket))
 
     async def stop(self) -> None:
         """Ask clients to go, then make everything durable."""
@@ -132,6 +141,8 @@ class RunningBroker:
         if self._http_start is not None:
             with contextlib.suppress(Exception):
                 await (await self._http_start).stop()
+        elif self._http_socket is not None:
+            asyncio.get_running_loop().remove_reader(self._http_socket)
         if self._http_socket is not None:
             self._http_socket.close()
         await self.broker.stop()
