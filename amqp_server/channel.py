@@ -27,6 +27,7 @@ from amqp_server.declare import Declarations
 from amqp_server.describe import count_channel, describe_channel
 from amqp_server.patience import CONSUMER_TIMEOUT, check_timeout
 from amqp_server.publishing import careful_plan
+from amqp_server.replies import Replies
 from amqp_server.transaction import Transaction
 from leveret.broker import Plan, Right
 from leveret.model.errors import (
@@ -41,7 +42,7 @@ from leveret.model.history import OriginKind
 from leveret.model.message import Message
 from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.store import Origin, StoreState
-from queues import ClassicQueue, Enqueued, Entry, HeldQueue, Outcome, ReplyQueue
+from queues import ClassicQueue, Enqueued, Entry, HeldQueue, Outcome
 from queues.counters import QueueCounters
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ class Channel:
         self.global_prefetch = 0
         self.confirms: Confirms | None = None
         self.transaction: Transaction | None = None
-        self.reply_queue: ReplyQueue | None = None
-        self.reply_consumer: AmqpConsumer | None = None
+        self.replies = Replies(self)
         self.inbox: deque[Callable[[], None]] | None = None
+        self.late: list[bytes] | None = None
         self.published = self.acknowledged = self.returned = self.dropped = 0
         self.handed = QueueCounters()
         self.closed = False
@@ -193,7 +194,9 @@ class Channel:
 
     def reply(self, method: Method, durable: bool = False, all_or_nothing: bool = False) -> None:
         """Answer now, or when everything done so far is on disk."""
-        frame = encode_method(self.number, method)
+        self.answer(encode_method(self.number, method), durable, all_or_nothing)
+
+    def answer(self, frame: bytes, durable: bool, all_or_nothing: bool = False) -> None:
         mark = self.broker.store.mark
         if durable and mark > self.broker.commits.committed:
             self.hold(mark, lambda: self.session.send(frame), all_or_nothing)
@@ -218,14 +221,12 @@ class Channel:
 
     def _consume(self, method: Any) -> None:
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
-        if tag in self.consumers or (self.reply_consumer and self.reply_consumer.tag == tag):
+        if tag in self.consumers or self.replies.has_consumer(tag):
             raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
         if method.queue == DIRECT_REPLY_TO:
-            self._consume_replies(tag, method)
+            self.replies.start(tag, method.no_ack)
         else:
-            queue = self._declarations.queue_for(method.queue)
-            self.require(Right.READ, "queue", queue.name)
-            self._start_consumer(tag, queue, method)
+            self._start_consumer(tag, self._declarations.readable_queue(method.queue), method)
         if not method.nowait:
             self.session.send(encode_method(self.number, commands.Basic.ConsumeOk(tag)))
 
@@ -247,30 +248,22 @@ class Channel:
         self.consumers[tag] = consumer
         self.broker.events.consumer(self.vhost, queue, tag, "created")
 
-    def _consume_replies(self, tag: str, method: Any) -> None:
-        if not method.no_ack:
-            raise PreconditionFailed("reply consumer cannot acknowledge")
-        if self.reply_queue is not None:
-            raise PreconditionFailed("reply consumer already set")
-        queue = self.reply_queue = self.vhost.add_reply_queue()
-        consumer = AmqpConsumer(self, tag, queue, True, False, {})
-        queue.add_consumer(consumer)
-        self.reply_consumer = consumer
-
     def _cancel(self, method: Any) -> None:
         consumer = self.consumers.get(method.consumer_tag)
         if consumer is not None:
             self.forget_consumer(consumer)
             self.vhost.leave_queue(consumer.queue, consumer)
-        elif self.reply_consumer is not None and self.reply_consumer.tag == method.consumer_tag:
-            self._end_replies()
+        elif self.replies.has_consumer(method.consumer_tag):
+            self.replies.end()
         if not method.nowait:
             self.reply(commands.Basic.CancelOk(method.consumer_tag))
 
-    def _end_replies(self) -> None:
-        if self.reply_queue is not None:
-            self.vhost.remove_reply_queue(self.reply_queue)
-        self.reply_queue = self.reply_consumer = None
+    def notify(self, frame: bytes) -> None:
+        """Say something nobody asked for: at once, or behind the answer being made."""
+        if self.late is None:
+            self.session.send(frame)
+        else:
+            self.late.append(frame)
 
     def forget_consumer(self, consumer: AmqpConsumer) -> None:
         self.consumers.pop(consumer.tag, None)
@@ -282,8 +275,9 @@ class Channel:
         if method.global_:
             self.global_prefetch = method.prefetch_count
         else:
-            # RabbitMQ changes only consumers started later; kombu relies on running ones, too.
-            self.prefetch = method.prefetch_count
+            # As in RabbitMQ the limit of the channel is lifted. Unlike there, running consumers
+            # get the new limit, too: kombu relies on it.
+            self.prefetch, self.global_prefetch = method.prefetch_count, 0
             for consumer in self.consumers.values():
                 consumer.prefetch = method.prefetch_count
         self.reply(commands.Basic.QosOk())
@@ -291,9 +285,7 @@ class Channel:
             self.broker.turn.touch(consumer.queue)
 
     def _get(self, method: Any) -> None:
-        queue = self._declarations.queue_for(method.queue)
-        self.require(Right.READ, "queue", queue.name)
-        self._answer_get(queue, method.no_ack)
+        self._answer_get(self._declarations.readable_queue(method.queue), method.no_ack)
 
     def _answer_get(self, queue: HeldQueue, no_ack: bool) -> None:
         entry = queue.take(self.origin() if queue.spec.durable else 0, no_ack)
@@ -461,6 +453,14 @@ class Channel:
     def require(self, right: Right, kind: str, name: str) -> None:
         self.broker.users.require(self.session.user.name, self.vhost.name, right, kind, name)
 
+    def require_any(self, kind: str, name: str) -> None:
+        """Whoever has any right on a thing may know that it exists."""
+        user, vhost = self.session.user.name, self.vhost.name
+        if not any(self.broker.users.may(user, vhost, right, name) for right in Right):
+            raise AccessRefused(
+                f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+            )
+
     def close(self) -> None:
         """Consumers go, unacked messages go back. Calling it twice is free."""
         if self.closed:
@@ -469,7 +469,7 @@ class Channel:
         for consumer in list(self.consumers.values()):
             self.forget_consumer(consumer)
             self.vhost.leave_queue(consumer.queue, consumer)
-        self._end_replies()
+        self.replies.end()
         chosen, self.unacked = self.unacked, {}
         if self.transaction is not None:
             chosen = {**self.transaction.held(), **chosen}

@@ -99,4 +99,4 @@ class AmqpConsumer:
         self.channel.forget_consumer(self)
         if self.channel.session.wants_cancel_notify:
             cancel = commands.Basic.Cancel(self.tag, True)
-            self.channel.session.send(encode_method(self.channel.number, cancel))
+            self.channel.notify(encode_method(self.channel.number, cancel))

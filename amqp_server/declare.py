@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from amqp_server.codec import Method, QueueDeclareOk, commands
-from bindings import Destination, DestinationKind
+from amqp_server.codec import Method, QueueDeclareOk, commands, encode_method
+from bindings import Binding, Destination, DestinationKind
 from exchange import ExchangeSpec
 from leveret.broker import Right, governing
+from leveret.broker.names import (
+    require_deletable,
+    require_not_default,
+    require_unreserved,
+    server_name,
+)
 from leveret.model.errors import NotFound, NotImplementedHere
 from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.tables import type_names
@@ -38,9 +44,11 @@ class Declarations:
             raise NotImplementedHere(f"{method.name} is not implemented")
         handler(self, method)
 
-    def queue_for(self, name: str) -> HeldQueue:
-        """The named queue, or the last one declared on this channel."""
-        return self._channel.vhost.queue(self._named(name), self._channel.session)
+    def readable_queue(self, name: str) -> HeldQueue:
+        """The named queue, or the last one declared on this channel, if the user may read it."""
+        wanted = self._named(name)
+        self._channel.require(Right.READ, "queue", wanted)
+        return self._channel.vhost.queue(wanted, self._channel.session)
 
     def _named(self, name: str) -> str:
         if name:
@@ -58,30 +66,36 @@ class Declarations:
             self._declare_reply_queue(method, name)
             return
         if method.passive:
-            queue = channel.vhost.queue(name or self._named(name), session)
+            channel.require_any("queue", name)
+            queue = channel.vhost.queue(name, session)
         else:
-            spec = QueueSpec(
-                name,
-                method.durable and not method.exclusive,
-                method.exclusive,
-                method.auto_delete,
-                dict(method.arguments or {}),
-                type_names(table) if table else {},
-            )
-            channel.require(Right.CONFIGURE, "queue", name or "amq.gen")
-            governing.require_dead_letters(
-                channel.broker, session.user.name, channel.vhost, name or "amq.gen", spec.arguments
-            )
-            if name:
-                queue = channel.vhost.declare_queue(spec, session)
-            else:
-                queue = channel.vhost.declare_server_named(spec, session)
+            queue = self._make_queue(method, name, table)
             if method.exclusive:
                 session.exclusive_queues[queue.name] = queue
         self._last_queue = queue.name
         if not method.nowait:
             answer = QueueDeclareOk(queue.name, queue.ready_count, len(queue.consumers))
             channel.reply(answer, durable=method.durable and not method.passive)
+
+    def _make_queue(self, method: Any, name: str, table: bytes) -> HeldQueue:
+        """Find or make it. Patterns of rights see the name the server gives, as any other."""
+        channel = self._channel
+        spec = QueueSpec(
+            name or server_name(),
+            method.durable and not method.exclusive,
+            method.exclusive,
+            method.auto_delete,
+            dict(method.arguments or {}),
+            type_names(table) if table else {},
+        )
+        if name:
+            require_unreserved("queue", name)
+        channel.require(Right.CONFIGURE, "queue", spec.name)
+        governing.require_dead_letters(
+            channel.broker, channel.session.user.name, channel.vhost, spec.name, spec.arguments
+        )
+        make = channel.vhost.declare_queue if name else channel.vhost.declare_server_named
+        return make(spec, channel.session)
 
     def _declare_reply_queue(self, method: Any, name: str) -> None:
         """A responder asks this way whether the requester is still there."""
@@ -91,27 +105,32 @@ class Declarations:
 
     def _bind_queue(self, method: Any) -> None:
         name, key = self._binding_end(method)
-        channel = self._channel
-        if method.exchange:
-            channel.vhost.exchange(method.exchange)
+        channel, destination = self._channel, Destination(DestinationKind.QUEUE, name)
+        self._require_binding(destination, method.exchange)
+        channel.vhost.exchange(method.exchange)
         channel.vhost.queue(name, channel.session)
-        channel.require(Right.WRITE, "queue", name)
-        channel.require(Right.READ, "exchange", method.exchange)
-        destination = Destination(DestinationKind.QUEUE, name)
         channel.vhost.bind(method.exchange, destination, key, dict(method.arguments or {}))
         if not method.nowait:
             channel.reply(commands.Queue.BindOk(), durable=True)
 
     def _unbind_queue(self, method: Any) -> None:
         name, key = self._binding_end(method)
-        channel = self._channel
-        if name in channel.vhost.queues:
-            channel.vhost.queue(name, channel.session)
-        channel.require(Right.WRITE, "queue", name)
-        channel.require(Right.READ, "exchange", method.exchange)
-        destination = Destination(DestinationKind.QUEUE, name)
-        channel.vhost.unbind(method.exchange, destination, key, dict(method.arguments or {}))
+        channel, destination = self._channel, Destination(DestinationKind.QUEUE, name)
+        self._require_binding(destination, method.exchange)
+        arguments = dict(method.arguments or {})
+        if channel.vhost.is_bound(Binding.of(method.exchange, destination, key, arguments)):
+            channel.vhost.queue(name, channel.session)  # whose binding does not exist may be locked
+        channel.vhost.unbind(method.exchange, destination, key, arguments)
         channel.reply(commands.Queue.UnbindOk(), durable=True)
+
+    def _require_binding(self, destination: Destination, source: str) -> None:
+        """Rights come before everything else, so that nobody learns what exists by trying."""
+        channel = self._channel
+        channel.require(Right.WRITE, destination.kind.value, destination.name)
+        require_not_default(source)
+        if destination.kind is DestinationKind.EXCHANGE:
+            require_not_default(destination.name)
+        channel.require(Right.READ, "exchange", source)
 
     def _binding_end(self, method: Any) -> tuple[str, str]:
         """Queue and key; with neither given, the last queue declared, by its name."""
@@ -120,8 +139,7 @@ class Declarations:
         return name, key
 
     def _purge(self, method: Any) -> None:
-        queue = self.queue_for(method.queue)
-        self._channel.require(Right.READ, "queue", queue.name)
+        queue = self.readable_queue(method.queue)
         gone = queue.purge()
         if not method.nowait:
             self._channel.reply(commands.Queue.PurgeOk(gone), durable=queue.spec.durable)
@@ -130,10 +148,17 @@ class Declarations:
         channel = self._channel
         name = self._named(method.queue)
         channel.require(Right.CONFIGURE, "queue", name)
-        gone = channel.vhost.delete_queue(name, channel.session, method.if_unused, method.if_empty)
+        channel.late = []
+        try:
+            gone = channel.vhost.delete_queue(
+                name, channel.session, method.if_unused, method.if_empty
+            )
+        finally:
+            notices, channel.late = channel.late, None
         channel.session.exclusive_queues.pop(name, None)
-        if not method.nowait:
-            channel.reply(commands.Queue.DeleteOk(gone), durable=True)
+        answer = commands.Queue.DeleteOk(gone)
+        frame = b"" if method.nowait else encode_method(channel.number, answer)
+        channel.answer(b"".join((frame, *notices)), durable=not method.nowait)
 
     # Exchanges ---------------------------------------------------------------------------------
 
@@ -141,57 +166,57 @@ class Declarations:
         channel = self._channel
         name = _clean(method.exchange)
         if method.passive:
-            channel.vhost.passive_exchange(name)
+            require_not_default(name)
+            channel.require_any("exchange", name)
+            channel.vhost.exchange(name)
         else:
-            channel.require(Right.CONFIGURE, "exchange", name)
-            spec = ExchangeSpec(
-                name,
-                method.exchange_type,
-                method.durable,
-                method.auto_delete,
-                method.internal,
-                dict(method.arguments or {}),
-            )
-            if spec.alternate is not None:
-                channel.require(Right.READ, "exchange", name)
-                channel.require(Right.WRITE, "exchange", spec.alternate)
-            channel.vhost.declare_exchange(spec)
+            self._make_exchange(method, name)
         if not method.nowait:
             durable = method.durable and not method.passive
             channel.reply(commands.Exchange.DeclareOk(), durable=durable)
 
+    def _make_exchange(self, method: Any, name: str) -> None:
+        channel = self._channel
+        spec = ExchangeSpec(
+            name,
+            method.exchange_type,
+            method.durable,
+            method.auto_delete,
+            method.internal,
+            dict(method.arguments or {}),
+        )
+        require_not_default(name)
+        channel.require(Right.CONFIGURE, "exchange", name)
+        if spec.alternate is not None and name not in channel.vhost.exchanges:
+            channel.require(Right.READ, "exchange", name)
+            channel.require(Right.WRITE, "exchange", spec.alternate)
+        channel.vhost.declare_exchange(spec)
+
     def _delete_exchange(self, method: Any) -> None:
         channel = self._channel
+        require_deletable(method.exchange, channel.vhost.name)
         channel.require(Right.CONFIGURE, "exchange", method.exchange)
         channel.vhost.delete_exchange(method.exchange, method.if_unused)
         if not method.nowait:
             channel.reply(commands.Exchange.DeleteOk(), durable=True)
 
     def _bind_exchange(self, method: Any) -> None:
-        channel = self._channel
-        channel.require(Right.WRITE, "exchange", method.destination)
-        channel.require(Right.READ, "exchange", method.source)
-        channel.vhost.bind(
-            method.source,
-            Destination(DestinationKind.EXCHANGE, method.destination),
-            method.routing_key,
-            dict(method.arguments or {}),
+        destination = Destination(DestinationKind.EXCHANGE, method.destination)
+        self._require_binding(destination, method.source)
+        self._channel.vhost.bind(
+            method.source, destination, method.routing_key, dict(method.arguments or {})
         )
         if not method.nowait:
-            channel.reply(commands.Exchange.BindOk(), durable=True)
+            self._channel.reply(commands.Exchange.BindOk(), durable=True)
 
     def _unbind_exchange(self, method: Any) -> None:
-        channel = self._channel
-        channel.require(Right.WRITE, "exchange", method.destination)
-        channel.require(Right.READ, "exchange", method.source)
-        channel.vhost.unbind(
-            method.source,
-            Destination(DestinationKind.EXCHANGE, method.destination),
-            method.routing_key,
-            dict(method.arguments or {}),
+        destination = Destination(DestinationKind.EXCHANGE, method.destination)
+        self._require_binding(destination, method.source)
+        self._channel.vhost.unbind(
+            method.source, destination, method.routing_key, dict(method.arguments or {})
         )
         if not method.nowait:
-            channel.reply(commands.Exchange.UnbindOk(), durable=True)
+            self._channel.reply(commands.Exchange.UnbindOk(), durable=True)
 
 
 def _clean(name: str) -> str:

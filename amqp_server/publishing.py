@@ -26,8 +26,8 @@ def careful_plan(channel: Channel, publish: Publish, message: Message) -> tuple[
     if publish.immediate:
         raise NotImplementedHere("immediate=true")
     vhost = channel.vhost
-    vhost.exchange(address.exchange)
     channel.require_write(address.exchange)
+    vhost.exchange(address.exchange)
     scan = message.scan
     if scan.user_id is not None and scan.user_id != channel.session.user.name:
         raise PreconditionFailed(
@@ -57,10 +57,10 @@ def _check_expiration(text: str) -> None:
 
 
 def _with_reply_queue(channel: Channel, message: Message) -> Message:
-    if channel.reply_queue is None:
+    if channel.replies.queue is None:
         raise PreconditionFailed("fast reply consumer does not exist")
     return message.with_properties(
-        replace(message.properties, "reply_to", channel.reply_queue.name)
+        replace(message.properties, "reply_to", channel.replies.queue.name)
     )
 
 

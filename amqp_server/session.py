@@ -166,8 +166,8 @@ class Session:
         for channel in self.channels.values():
             for consumer in channel.consumers.values():
                 self.broker.turn.touch(consumer.queue)
-            if channel.reply_queue is not None:
-                self.broker.turn.touch(channel.reply_queue)
+            if channel.replies.queue is not None:
+                self.broker.turn.touch(channel.replies.queue)
 
     def beat(self, now: float) -> None:
         """Called a few times a second: log-in limit, heartbeats both ways."""

@@ -15,6 +15,12 @@ from typing import Any
 from bindings import Binding, Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec, Route, explain_route, route
 from leveret.broker.doorway import once
+from leveret.broker.names import (
+    check_name,
+    require_deletable,
+    require_not_default,
+    require_unreserved,
+)
 from leveret.model.arguments import dump_arguments, require_same, require_same_arguments
 from leveret.model.counters import VhostCounters
 from leveret.model.errors import (
@@ -148,15 +154,13 @@ class VirtualHost:
     # Exchanges ---------------------------------------------------------------------------------
 
     def declare_exchange(self, spec: ExchangeSpec) -> Exchange:
-        if not spec.name:
-            raise AccessRefused("operation not permitted on the default exchange")
+        require_not_default(spec.name)
         current = self.exchanges.get(spec.name)
         if current is not None:
             self._require_same_exchange(current, spec)
             return current
-        if spec.name.startswith("amq."):
-            raise AccessRefused(f"exchange name '{spec.name}' contains reserved prefix 'amq.*'")
-        _check_name("exchange", spec.name)
+        require_unreserved("exchange", spec.name)
+        check_name("exchange", spec.name)
         created = Exchange(spec)
         self.exchanges[spec.name] = created
         self.on_made(created)
@@ -164,11 +168,6 @@ class VirtualHost:
         if spec.durable:
             self._store.save(self._exchange_definition(spec))
         return created
-
-    def passive_exchange(self, name: str) -> Exchange:
-        if not name:
-            raise AccessRefused("operation not permitted on the default exchange")
-        return self.exchange(name)
 
     def _require_same_exchange(self, current: Exchange, spec: ExchangeSpec) -> None:
         what = f"exchange '{spec.name}' in vhost '{self.name}'"
@@ -181,15 +180,10 @@ class VirtualHost:
         )
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> None:
-        if not name:
-            raise AccessRefused("operation not permitted on the default exchange")
+        require_deletable(name, self.name)
         current = self.exchanges.get(name)
         if current is None:
             return
-        if name.startswith("amq."):
-            raise AccessRefused(
-                f"deletion of system exchange '{name}' in vhost '{self.name}' not allowed"
-            )
         if if_unused and current.bindings:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
         if isinstance(self.queues.get(name), PartitionedLog):
@@ -220,8 +214,7 @@ class VirtualHost:
 
     def declare_queue(self, spec: QueueSpec, owner: object | None = None) -> HeldQueue:
         """Find or make; an exclusive queue belongs to `owner`."""
-        if spec.name.startswith("amq."):
-            raise AccessRefused(f"queue name '{spec.name}' contains reserved prefix 'amq.*'")
+        require_unreserved("queue", spec.name)
         current = self.queues.get(spec.name)
         if current is not None:
             self.queue(spec.name, owner)
@@ -231,14 +224,11 @@ class VirtualHost:
         return self._create_queue(spec, owner)
 
     def declare_server_named(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
-        name = f"amq.gen-{secrets.token_urlsafe(16)}"
-        named = QueueSpec(
-            name, spec.durable, spec.exclusive, spec.auto_delete, spec.arguments, spec.type_names
-        )
-        return self._create_queue(named, owner)
+        """Make a queue whose name comes from `server_name`."""
+        return self._create_queue(spec, owner)
 
     def _create_queue(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
-        _check_name("queue", spec.name)
+        check_name("queue", spec.name)
         check_kind(spec, self._q(spec.name))
         check_arguments(spec.arguments, self._q(spec.name))
         self._require_room(spec.name)
@@ -360,8 +350,7 @@ class VirtualHost:
     def bind(
         self, source: str, destination: Destination, key: str, arguments: Mapping[str, Any]
     ) -> None:
-        if not source:
-            raise AccessRefused("operation not permitted on the default exchange")
+        _require_named(source, destination)
         exchange = self.exchange(source)
         self._require_destination(destination)
         binding = Binding.of(source, destination, key, arguments)
@@ -376,17 +365,17 @@ class VirtualHost:
     def unbind(
         self, source: str, destination: Destination, key: str, arguments: Mapping[str, Any]
     ) -> None:
-        if not source:
-            raise AccessRefused("operation not permitted on the default exchange")
-        exchange = self.exchanges.get(source)
+        _require_named(source, destination)
         binding = Binding.of(source, destination, key, arguments)
-        if exchange is not None and binding in exchange.bindings:
-            self._drop_binding(exchange, binding)
+        if self.is_bound(binding):
+            self._drop_binding(self.exchanges[source], binding)
+
+    def is_bound(self, binding: Binding) -> bool:
+        exchange = self.exchanges.get(binding.source)
+        return exchange is not None and binding in exchange.bindings
 
     def _require_destination(self, destination: Destination) -> None:
         if destination.kind is DestinationKind.EXCHANGE:
-            if not destination.name:
-                raise AccessRefused("operation not permitted on the default exchange")
             self.exchange(destination.name)
         elif destination.name not in self.queues:
             raise NotFound(f"no queue '{destination.name}' in vhost '{self.name}'")
@@ -493,6 +482,7 @@ class VirtualHost:
         return f"queue '{name}' in vhost '{self.name}'"
 
 
-def _check_name(kind: str, name: str) -> None:
-    if "\x00" in name:
-        raise PreconditionFailed(f"{kind} name must not contain a NUL character")
+def _require_named(source: str, destination: Destination) -> None:
+    require_not_default(source)
+    if destination.kind is DestinationKind.EXCHANGE:
+        require_not_default(destination.name)

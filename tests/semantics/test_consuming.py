@@ -297,6 +297,25 @@ def test_c123_consumer_is_told_that_its_queue_was_deleted(connect, client, chann
     untold.expect_silence()
 
 
+def test_c123_who_deletes_is_answered_before_its_own_consumers_are_told(channel, queue):
+    channel.consume(queue, "one")
+    channel.consume(queue, "two")
+    channel.call(Queue.Delete(queue=queue))
+    assert {channel.expect(Basic.Cancel).consumer_tag for _ in range(2)} == {"one", "two"}
+
+
+@pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
+def test_c123_a_refused_delete_tells_nobody(channel, names, durable):
+    queue = names.queue()
+    channel.declare(queue, durable=durable)
+    channel.consume(queue, "one")
+    channel.refused(Queue.Delete(queue=queue, if_unused=True), 406, "in use")
+    channel.open()
+    channel.consume(queue, "one")
+    channel.call(Queue.Delete(queue=queue))
+    channel.expect(Basic.Cancel)
+
+
 def test_c123_consumer_tag_is_free_after_the_notice(channel, queue, names):
     other = names.queue()
     channel.declare(other)
@@ -381,6 +400,30 @@ def test_c125_raising_the_shared_limit_reaches_running_consumers(channel, queue)
     channel.qos(3, shared=True)
     assert bodies(channel.deliveries(2)) == [b"b", b"c"]
     channel.expect_silence()
+
+
+def test_c125_a_later_limit_per_consumer_lifts_the_shared_one(channel, queue, names):
+    second = names.queue()
+    channel.declare(second)
+    channel.fill(queue, "abcd")
+    channel.fill(second, "wxyz")
+    channel.qos(4, shared=True)
+    channel.qos(3)
+    channel.consume(queue, "one")
+    assert bodies(channel.deliveries(3)) == [b"a", b"b", b"c"]
+    channel.consume(second, "two")
+    assert bodies(channel.deliveries(3)) == [b"w", b"x", b"y"]
+    channel.expect_silence()
+
+
+def test_c125_lifting_the_shared_limit_reaches_running_consumers(channel, queue):
+    channel.fill(queue, "abcd")
+    channel.qos(1, shared=True)
+    channel.consume(queue)
+    channel.deliver()
+    channel.expect_silence()
+    channel.qos(0)
+    assert bodies(channel.deliveries(3)) == [b"b", b"c", b"d"]
 
 
 def test_c126_prefetch_zero_is_no_limit(channel, queue):
@@ -480,3 +523,25 @@ def test_c130_priority_may_be_negative(client, channel, queue):
 
 def test_c130_priority_of_a_wrong_type(channel, queue):
     channel.refused(Basic.Consume(queue=queue, arguments={"x-priority": "high"}), 406, "x-priority")
+
+
+@pytest.mark.parametrize("how", ["consume", "get"])
+def test_c134_a_delivery_nobody_acks_costs_the_channel(
+    client, connect, channel, names, expected, how
+):
+    queue = names.queue()
+    channel.declare(queue, arguments={"x-consumer-timeout": 200})
+    channel.fill(queue, "a")
+    late = connect().channel()
+    if how == "consume":
+        late.consume(queue)
+        late.deliver()
+    else:
+        late.get_one(queue, no_ack=False)
+    # RabbitMQ 3.10 knows no such argument, only a setting, and looks once a minute.
+    if expected(leveret=True, rabbitmq=False):
+        late.client.timeout = 30
+        close = late.expect_close(406, "delivery acknowledgement on channel 1 timed out")
+        assert (close.class_id, close.method_id) == (0, 0)
+        channel.wait_ready(queue, 1)
+        assert channel.get_one(queue).redelivered

@@ -90,8 +90,9 @@ def test_c050_unknown_exchange_type(client, channel, names, expected):
         Exchange.Bind(source="", destination="amq.direct", routing_key="k"),
         Exchange.Bind(source="amq.direct", destination="", routing_key="k"),
         Exchange.Unbind(source="", destination="amq.direct", routing_key="k"),
+        Exchange.Unbind(source="amq.direct", destination="", routing_key="k"),
     ],
-    ids=["declare", "passive", "delete", "bind from", "bind to", "unbind"],
+    ids=["declare", "passive", "delete", "bind from", "bind to", "unbind from", "unbind to"],
 )
 def test_c051_default_exchange_is_untouchable(channel, method):
     channel.refused(method, 403, DEFAULT_EXCHANGE)
@@ -306,6 +307,13 @@ def test_c064_binding_of_another_connections_exclusive_queue(connect, channel, n
     channel.refused(
         kind(queue=queue, exchange="amq.direct", routing_key="k"), 405, "RESOURCE_LOCKED"
     )
+
+
+@pytest.mark.parametrize("exchange", ["amq.direct", "c064-missing"])
+def test_c064_unbinding_what_is_not_bound_meets_no_lock(connect, channel, names, exchange):
+    queue = names.queue()
+    connect().channel().declare(queue, exclusive=True)
+    channel.call(Queue.Unbind(queue=queue, exchange=exchange, routing_key="k"))
 
 
 def test_c064_the_owner_may_bind(channel, names):

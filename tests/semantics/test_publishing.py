@@ -119,6 +119,24 @@ def test_c101_queue_deleted_under_a_pending_confirm(channel, names):
     channel.confirmed(20)
 
 
+@pytest.mark.parametrize("expiration", ["x", "-1", "1.5", " 1", "315360000001"])
+def test_c102_expiration_that_is_no_plain_number(channel, names, expiration):
+    queue = names.queue()
+    channel.declare(queue)
+    channel.confirm_select()
+    channel.publish("", queue, expiration=expiration)
+    close = channel.expect_close(406, "invalid expiration")
+    assert (close.class_id, close.method_id) == (60, 40)
+
+
+def test_c102_ten_years_are_allowed(channel, names):
+    queue = names.queue()
+    channel.declare(queue)
+    channel.publish("", queue, b"patient", expiration="315360000000")
+    channel.wait_ready(queue, 1)
+    assert channel.get_one(queue).properties.expiration == "315360000000"
+
+
 def test_c104_user_id_of_somebody_else(channel, names, broker):
     queue = names.queue()
     channel.declare(queue)

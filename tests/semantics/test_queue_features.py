@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import itertools
-import json
 import time
-from base64 import b64encode
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from pamqp.commands import Basic, Exchange, Queue
 
-from tests.support.brokers import running_leveret
-
-_NUMBERS = itertools.count(1)
-LIMITED_USERS: list[str] = []
+from tests.semantics.managed import NOTHING, PASSWORD, managing
 
 
 @pytest.fixture
@@ -127,45 +119,22 @@ def test_c091_polling_or_declaring_keeps_it(channel, make, how):
 
 @pytest.fixture(scope="module")
 def managed(broker):
-    """The broker under test; a Leveret of its own, because the shared one serves no HTTP."""
-    if broker.is_rabbitmq:
-        yield broker
-        for name in LIMITED_USERS:
-            ask(broker, "DELETE", f"/api/users/{name}")
-    else:
-        with running_leveret() as started:
-            yield started
+    with managing(broker) as managed:
+        yield managed
 
 
-def ask(broker, method, path, body=None):
-    login = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
-    headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
-    api = http.client.HTTPConnection(broker.host, broker.http_port, timeout=10)
-    api.request(method, path, json.dumps(body), headers)
-    assert api.getresponse().status in (201, 204)
-    api.close()
-
-
-def restricted(broker, **rights):
-    """A user with these rights only; through the management API of either broker."""
-    name = f"limited-{next(_NUMBERS)}-{time.time_ns()}"
-    everything = {"configure": ".*", "write": ".*", "read": ".*"}
-    ask(broker, "PUT", f"/api/users/{name}", {"password": "secret", "tags": ""})
-    where = f"/api/permissions/{quote(broker.vhost, safe='')}/{name}"
-    ask(broker, "PUT", where, {**everything, **rights})
-    LIMITED_USERS.append(name)
-    return name
+def login(managed, user):
+    target = managed.target
+    return target.socket().handshake(target.vhost, user, PASSWORD)
 
 
 @pytest.mark.parametrize(
     ("rights", "text"),
-    [({"read": "^$"}, "queue"), ({"write": "^$"}, "exchange 'graves' in vhost")],
+    [({"read": NOTHING}, "queue"), ({"write": NOTHING}, "exchange 'graves' in vhost")],
     ids=["read", "write"],
 )
 def test_c094_dead_letters_need_read_here_and_write_there(managed, names, rights, text):
-    user = restricted(managed, **rights)
-    with managed.socket() as client:
-        client.handshake(managed.vhost, user, "secret")
+    with login(managed, managed.user(**rights)) as client:
         channel = client.channel()
         channel.declare(names.queue())
         arguments: dict[str, Any] = {"x-dead-letter-exchange": "graves"}
@@ -174,9 +143,7 @@ def test_c094_dead_letters_need_read_here_and_write_there(managed, names, rights
 
 
 def test_c094_alternate_exchange_needs_read_here_and_write_there(managed, names):
-    user = restricted(managed, write="^$")
-    with managed.socket() as client:
-        client.handshake(managed.vhost, user, "secret")
+    with login(managed, managed.user(write=NOTHING)) as client:
         arguments: dict[str, Any] = {"alternate-exchange": "others"}
         method = Exchange.Declare(exchange=names.exchange(), arguments=arguments)
         client.channel().refused(method, 403, "exchange 'others' in vhost")

@@ -34,6 +34,11 @@ def test_c075_empty_name_means_the_last_declared_queue(channel, names):
     channel.refused(Queue.Declare(queue=queue, passive=True), 404)
 
 
+def test_c075_passive_declare_takes_no_empty_name(channel, names):
+    channel.declare(names.queue())
+    channel.refused(Queue.Declare(queue="", passive=True), 404, "no queue '' in vhost")
+
+
 def test_c075_passive_declare_also_sets_the_last_queue(client, channel, names):
     queue = names.queue()
     channel.declare(queue)

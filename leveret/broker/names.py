@@ -1,0 +1,41 @@
+"""What names may be: the server's own, reserved ones, and that of the default exchange.
+
+Plain functions without state. Fronts ask them before rights where RabbitMQ does; the virtual host
+asks again, so that no way round exists.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from leveret.model.errors import AccessRefused, PreconditionFailed
+
+RESERVED = "amq."
+
+
+def server_name() -> str:
+    """A queue name nobody can guess."""
+    return f"amq.gen-{secrets.token_urlsafe(16)}"
+
+
+def check_name(kind: str, name: str) -> None:
+    if "\x00" in name:
+        raise PreconditionFailed(f"{kind} name must not contain a NUL character")
+
+
+def require_unreserved(kind: str, name: str) -> None:
+    if name.startswith(RESERVED):
+        raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+
+
+def require_not_default(*exchanges: str) -> None:
+    if "" in exchanges:
+        raise AccessRefused("operation not permitted on the default exchange")
+
+
+def require_deletable(exchange: str, vhost: str) -> None:
+    require_not_default(exchange)
+    if exchange.startswith(RESERVED):
+        raise AccessRefused(
+            f"deletion of system exchange '{exchange}' in vhost '{vhost}' not allowed"
+        )
