@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp_server.codec import commands, deliver_prefix, encode_method, encode_tag
 from amqp_server.describe import describe_consumer
+from leveret.model.message import Address
 from queues import Entry, HeldQueue
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ class AmqpConsumer:
     """`prefetch` 0 is no limit; the socket is the limit then."""
 
     __slots__ = (
-        "_address", "_prefix", "actor", "arguments", "channel", "delivered", "exclusive",
-        "inflight", "no_ack", "prefetch", "priority", "queue", "tag",
+        "_address", "_prefix", "_prefixes", "actor", "arguments", "channel", "delivered",
+        "exclusive", "inflight", "no_ack", "prefetch", "priority", "queue", "tag",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +46,7 @@ class AmqpConsumer:
         self.actor = 0
         self._address: object = None
         self._prefix = b""
+        self._prefixes: dict[int, bytes] = {}
 
     def __repr__(self) -> str:
         return f"<AmqpConsumer {self.tag!r} inflight={self.inflight}/{self.prefetch or '-'}>"
@@ -75,7 +77,7 @@ class AmqpConsumer:
             address = message.address
             if address is not self._address:
                 self._address = address
-                self._prefix = deliver_prefix(number, self.tag.encode(), address)
+                self._prefix = self._prefixes.get(len(address.wire)) or self._learn(address)
             frames = message.frames
             if message.channel != number or len(frames) > frame_max:
                 frames = message.content(number, frame_max)
@@ -90,6 +92,12 @@ class AmqpConsumer:
         if unacked is not None:
             self.inflight += len(entries)
         session.wrote(size)
+
+    def _learn(self, address: Address) -> bytes:
+        """A delivery's beginning depends on the length of its address alone."""
+        made = deliver_prefix(self.channel.number, self.tag.encode(), address)
+        self._prefixes[len(address.wire)] = made
+        return made
 
     def describe(self) -> dict[str, Any]:
         return describe_consumer(self)

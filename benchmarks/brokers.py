@@ -89,21 +89,24 @@ class Running:
         return [parent, *parent.children(recursive=True)]
 
 
-def start(kind: Kind, settings: Mapping[str, str] | None = None) -> Running:
-    """Start a broker with an empty data directory and wait until it speaks AMQP.
+def start(
+    kind: Kind, settings: Mapping[str, str] | None = None, data: Path | None = None
+) -> Running:
+    """Start a broker and wait until it speaks AMQP.
 
-    `settings` are variables for Leveret's environment; by default there are none.
+    For Leveret `settings` are variables of its environment (none by default), and `data` is a
+    directory that stays when the broker has stopped (by default one of its own, empty at first).
     """
     if kind is Kind.RABBITMQ:
         return _start_rabbitmq()
-    return _start_leveret(settings or {})
+    return _start_leveret(settings or {}, data)
 
 
-def _start_leveret(settings: Mapping[str, str]) -> Running:
+def _start_leveret(settings: Mapping[str, str], data: Path | None) -> Running:
     directory = Path(tempfile.mkdtemp(prefix="leveret-bench-"))
     port = free_port()
     command = [sys.executable, "-m", "leveret", "serve", "--host", HOST]
-    command += ["--data-dir", str(directory / "data")]
+    command += ["--data-dir", str(data or directory / "data")]
     command += ["--amqp-port", str(port)]
     environment = {**os.environ, "LEVERET_HTTP_PORT": "0", **settings}
     return _launch(Kind.LEVERET, command, environment, directory, Address(HOST, port))

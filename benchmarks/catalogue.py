@@ -14,7 +14,9 @@ from benchmarks.scenarios.base import Scenario
 from benchmarks.scenarios.cost import Cost
 from benchmarks.scenarios.flow import Flow
 from benchmarks.scenarios.footprint import Footprint
+from benchmarks.scenarios.group import GroupReplay
 from benchmarks.scenarios.latency import ConfirmLatency, RequestReply, SteadyLatency
+from benchmarks.scenarios.restart import LongLog
 from benchmarks.topology import Topology
 
 BOTH = (Kind.LEVERET, Kind.RABBITMQ)
@@ -123,6 +125,23 @@ def _group() -> Flow:
     )
 
 
+def _group_replay() -> GroupReplay:
+    name = "bench.group.replay"
+    topology = Topology((name,), durable=True, arguments={**_STREAM_ARGUMENTS, "x-partitions": 3})
+    keys = tuple(f"key{number:03}" for number in range(600))
+    return GroupReplay(
+        topology,
+        Stream(name, keys, persistent=True),
+        count=300_000,
+        members=3,
+        arguments={"x-group": "bench", **_FIRST},
+    )
+
+
+def _long_log() -> LongLog:
+    return LongLog(Topology(("bench.long",), durable=True, arguments=_STREAM_ARGUMENTS))
+
+
 def _steady() -> SteadyLatency:
     return SteadyLatency(Topology(("bench.steady",)), rate=2000)
 
@@ -220,7 +239,35 @@ _LOG = (
     Workload(
         "log-group",
         _group(),
-        _rate("log: 3 consumers in a group, 3 partitions"),
+        _rate("log: 3 consumers in a group, 3 partitions, while it is written"),
+        brokers=(Kind.LEVERET,),
+        rounds=1,
+    ),
+    Workload(
+        "log-group-replay",
+        _group_replay(),
+        (
+            *_rate("log: publish with confirms, 600 keys over 3 partitions", key="fill"),
+            *_rate("log: replay from first by a group of 3, 3 partitions", key="drain"),
+        ),
+        brokers=(Kind.LEVERET,),
+        rounds=1,
+    ),
+)
+
+_LONG_LOG = (
+    Workload(
+        "long-log",
+        _long_log(),
+        (
+            Measure(
+                "startup",
+                "start with 10,000,000 records in 1,000 segments",
+                Unit.SECONDS,
+                most=3.0,
+            ),
+            *_rate("log: replay of the last 300,000 of 10,000,000", key="tail"),
+        ),
         brokers=(Kind.LEVERET,),
         rounds=1,
     ),
@@ -258,7 +305,7 @@ _COST = (
     ),
 )
 
-WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_FOOTPRINT, *_COST)
+WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_LONG_LOG, *_FOOTPRINT, *_COST)
 GROWTHS = (
     Growth(
         "topic-growth",

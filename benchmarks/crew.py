@@ -100,8 +100,14 @@ class Crew:
 
     def go(self) -> None:
         """Wait until all are ready, then start all."""
+        self.ready()
+        self.start()
+
+    def ready(self) -> None:
         for worker in self._workers:
             self._receive(worker, _READY_WITHIN)
+
+    def start(self) -> None:
         for worker in self._workers:
             worker.pipe.send(None)
 

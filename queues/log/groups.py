@@ -12,7 +12,6 @@ with whatever else the caller makes durable.  Pure logic, owned by one thread (t
 crash leaves the saved offsets, from which a new `Group` starts.
 """
 
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ class Lease(Generic[M]):
         self.member = member
         self.generation = group.generation
         self.position = position
-        self.again: list[int] = []
+        self.again: set[int] = set()
         self.is_active = True
         self._group = group
         self._in_flight: deque[int] = deque()
@@ -81,32 +80,41 @@ class Lease(Generic[M]):
     def in_flight(self) -> int:
         return len(self._in_flight) - len(self._acked)
 
-    def delivered(self, offsets: Iterable[int]) -> None:
+    def delivered(self, offsets: Sequence[int]) -> None:
         """These records, in rising order, are on their way to the member."""
         if not self.is_active:
             raise LogError(f"partition {self.partition} no longer belongs to {self.member!r}")
-        for offset in offsets:
-            if offset >= self.position:
-                self.position = offset + 1
-                if self._group.mode is CommitMode.ON_ACK:
-                    self._in_flight.append(offset)
-            elif offset in self.again:
-                self.again.remove(offset)
+        if offsets[0] >= self.position:
+            self.position = offsets[-1] + 1
+            if self._group.mode is CommitMode.ON_ACK:
+                self._in_flight.extend(offsets)
+        else:
+            self._delivered_again(offsets)
         if self._group.mode is CommitMode.ON_DELIVERY:
             self._group.commit(self.partition, self.position)
 
-    def ack(self, offset: int) -> Settled:
-        """The member has processed a record; commits as far as all before it are settled."""
+    def _delivered_again(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            if offset >= self.position:
+                self.delivered([offset])
+            else:
+                self.again.discard(offset)
+
+    def ack(self, offsets: Iterable[int]) -> Settled:
+        """The member has processed records; commits as far as all before them are settled."""
         if not self.is_active:
             return Settled.STALE
         in_flight, acked = self._in_flight, self._acked
-        if not in_flight or offset != in_flight[0]:
-            if offset in in_flight:
+        before = len(in_flight)
+        for offset in offsets:
+            if in_flight and offset == in_flight[0]:
+                in_flight.popleft()
+                while acked and in_flight and in_flight[0] in acked:
+                    acked.remove(in_flight.popleft())
+            elif self._is_in_flight(offset):
                 acked.add(offset)
+        if len(in_flight) == before:
             return Settled.PENDING
-        in_flight.popleft()
-        while in_flight and in_flight[0] in acked:
-            acked.remove(in_flight.popleft())
         self._group.commit(self.partition, in_flight[0] if in_flight else self.position)
         return Settled.COMMITTED
 
@@ -114,9 +122,13 @@ class Lease(Generic[M]):
         """The member gave a record back: it is delivered again before the commit passes it."""
         if not self.is_active:
             return Settled.STALE
-        if offset in self._in_flight and offset not in self._acked and offset not in self.again:
-            insort(self.again, offset)
+        if self._is_in_flight(offset) and offset not in self._acked:
+            self.again.add(offset)
         return Settled.PENDING
+
+    def _is_in_flight(self, offset: int) -> bool:
+        """Only what was delivered is ever asked for, so its place among the offsets tells."""
+        return bool(self._in_flight) and self._in_flight[0] <= offset < self.position
 
     def revoke(self) -> None:
         self.is_active = False

@@ -127,9 +127,9 @@ class LogGroup:
         return not must_wait
 
     def acked(self, entries: Sequence[LogEntry]) -> None:
-        for entry in entries:
-            if entry.cursor.lease is not None:
-                entry.cursor.lease.ack(entry.id)
+        for cursor, offsets in _by_cursor(entries).items():
+            if cursor.lease is not None:
+                cursor.lease.ack(offsets)
         self._flush()
 
     def given_back(self, entries: Sequence[LogEntry]) -> None:
@@ -143,3 +143,15 @@ class LogGroup:
         for partition, offset in self._changed.items():
             self._save_offset(self.logs[partition].id, self.name, offset)
         self._changed.clear()
+
+
+def _by_cursor(entries: Sequence[LogEntry]) -> dict[Cursor, list[int]]:
+    """Offsets of each cursor, in the order they were given."""
+    first = entries[0].cursor
+    offsets = [entry.id for entry in entries if entry.cursor is first]
+    if len(offsets) == len(entries):
+        return {first: offsets}
+    found: dict[Cursor, list[int]] = {}
+    for entry in entries:
+        found.setdefault(entry.cursor, []).append(entry.id)
+    return found

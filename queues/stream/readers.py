@@ -109,11 +109,18 @@ class Readers:
     def settle(self, entries: Sequence[Entry], outcome: Outcome) -> int:
         """How many of them were still held by somebody here."""
         by_reader: dict[Reading, list[LogEntry]] = {}
+        last: Reading | None = None
+        mine: list[LogEntry] = []
         for entry in entries:
-            if isinstance(entry, LogEntry) and entry.cursor.reading is not None:
-                by_reader.setdefault(entry.cursor.reading, []).append(entry)
-        for reading, mine in by_reader.items():
-            self._settle(reading, mine, outcome)
+            assert isinstance(entry, LogEntry)
+            reading = entry.cursor.reading
+            if reading is None:
+                continue
+            if reading is not last:
+                last, mine = reading, by_reader.setdefault(reading, [])
+            mine.append(entry)
+        for reading, settled in by_reader.items():
+            self._settle(reading, settled, outcome)
         return sum(map(len, by_reader.values()))
 
     def _settle(self, reading: Reading, entries: list[LogEntry], outcome: Outcome) -> None:

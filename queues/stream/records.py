@@ -51,14 +51,17 @@ class Stamp:
         self._addresses: dict[tuple[bytes, bytes], Address] = {}
 
     def address(self, record: Record) -> Address:
-        key = (record.exchange, record.routing_key)
-        found = self._addresses.get(key)
-        if found is None:
-            if len(self._addresses) >= _KEPT:
-                self._addresses.clear()
-            found = Address.of(record.exchange.decode(), record.routing_key.decode())
-            self._addresses[key] = found
-        return found
+        try:
+            return self._addresses[record[2:4]]
+        except KeyError:
+            return self._learn_address(record.exchange, record.routing_key)
+
+    def _learn_address(self, exchange: bytes, routing_key: bytes) -> Address:
+        if len(self._addresses) >= _KEPT:
+            self._addresses.clear()
+        made = Address.of(exchange.decode(), routing_key.decode())
+        self._addresses[exchange, routing_key] = made
+        return made
 
     def frames(self, record: Record, channel: int, frame_max: int) -> bytes:
         """Header and body frames of a record, its offset among the headers."""

@@ -92,14 +92,14 @@ def test_commit_is_the_settled_prefix():
     g, saved = group(1)
     (lease,) = g.join("a").granted
     lease.delivered(range(5))
-    assert lease.ack(2) is Settled.PENDING
-    assert lease.ack(0) is Settled.COMMITTED
+    assert lease.ack([2]) is Settled.PENDING
+    assert lease.ack([0]) is Settled.COMMITTED
     assert g.committed(0) == 1
-    assert lease.ack(1) is Settled.COMMITTED
+    assert lease.ack([1]) is Settled.COMMITTED
     assert g.committed(0) == 3
     assert lease.in_flight == 2
-    lease.ack(4)
-    lease.ack(3)
+    lease.ack([4])
+    lease.ack([3])
     assert saved == [(0, 0), (0, 1), (0, 3), (0, 5)]
 
 
@@ -107,10 +107,10 @@ def test_holes_in_the_log_are_no_obstacle():
     g, _ = group(1)
     (lease,) = g.join("a").granted
     lease.delivered([3, 7, 20])
-    lease.ack(3)
+    lease.ack([3])
     assert g.committed(0) == 7
-    lease.ack(7)
-    lease.ack(20)
+    lease.ack([7])
+    lease.ack([20])
     assert (g.committed(0), lease.position) == (21, 21)
 
 
@@ -119,7 +119,7 @@ def test_a_moved_partition_goes_on_at_the_commit():
     (lease,) = g.join("a").granted
     lease.delivered(range(10))
     for offset in (0, 1, 2, 5):
-        lease.ack(offset)
+        lease.ack([offset])
     g.join("b")
     (granted,) = g.leave("a").granted
     assert (granted.member, granted.position) == ("b", 3)
@@ -132,7 +132,7 @@ def test_late_acks_of_a_lost_partition_change_nothing():
     lease.delivered(range(3))
     g.leave("a")
     before = list(saved)
-    assert lease.ack(0) is Settled.STALE
+    assert lease.ack([0]) is Settled.STALE
     assert lease.requeue(0) is Settled.STALE
     assert saved == before
     with pytest.raises(LogError, match="no longer belongs"):
@@ -146,7 +146,7 @@ def test_an_unmoved_partition_keeps_what_is_in_flight():
     lease.delivered(range(4))
     g.join("b")
     assert lease.is_active
-    lease.ack(0)
+    lease.ack([0])
     assert g.committed(0) == 1
 
 
@@ -174,7 +174,7 @@ def test_automatic_commit_on_delivery():
     lease.delivered([0, 1, 5])
     assert saved == [(0, 0), (0, 6)]
     assert lease.in_flight == 0
-    assert lease.ack(5) is Settled.PENDING
+    assert lease.ack([5]) is Settled.PENDING
     (moved,) = [g.join("b"), g.leave("a")][1].granted
     assert moved.position == 6
 
@@ -186,14 +186,14 @@ def test_a_record_given_back_holds_the_commit_until_it_is_settled():
     lease.requeue(1)
     lease.requeue(0)
     lease.requeue(0)
-    assert lease.again == [0, 1]
-    lease.ack(2)
+    assert lease.again == {0, 1}
+    lease.ack([2])
     assert g.committed(0) == 0
     lease.delivered([0, 1])
-    assert lease.again == []
+    assert lease.again == set()
     assert lease.position == 3
-    lease.ack(0)
-    lease.ack(1)
+    lease.ack([0])
+    lease.ack([1])
     assert g.committed(0) == 3
 
 
@@ -201,9 +201,9 @@ def test_acks_of_what_was_never_delivered_change_nothing():
     g, saved = group(1)
     (lease,) = g.join("a").granted
     lease.delivered(range(2))
-    assert lease.ack(7) is Settled.PENDING
-    lease.ack(0)
-    assert lease.ack(0) is Settled.PENDING
+    assert lease.ack([7]) is Settled.PENDING
+    lease.ack([0])
+    assert lease.ack([0]) is Settled.PENDING
     assert saved[-1] == (0, 1)
 
 
@@ -212,12 +212,12 @@ def test_reset_moves_back_and_forgets_what_is_in_flight():
     (lease,) = g.join("a").granted
     lease.delivered(range(5))
     for offset in range(5):
-        lease.ack(offset)
+        lease.ack([offset])
     change = g.reset(0, 2)
     assert change.revoked == (lease,)
     assert change.granted[0].position == 2
     assert saved[-1] == (0, 2)
-    assert lease.ack(4) is Settled.STALE
+    assert lease.ack([4]) is Settled.STALE
 
 
 def test_reset_of_an_empty_group_counts_for_the_next_member():
@@ -282,7 +282,7 @@ class GroupMachine(RuleBasedStateMachine):
             offset = flying.pop(self.rng.randrange(len(flying)))
             self.processed[partition].add(offset)
             assert lease is not None
-            lease.ack(offset)
+            lease.ack([offset])
 
     @rule()
     def broker_dies(self) -> None:
