@@ -27,6 +27,7 @@ setup: $(FOR_ALL) ui  ## Create .venv with everything that tests and lint need
 	@tools/system-part chromium
 	@tools/system-part strace
 	@tools/system-part fuse
+	@tools/system-part rabbitmq
 
 run: $(FOR_RUN)  ## Start a broker (only its own dependencies are installed); ARGS="--memory ..."
 	@$(BIN)/python tools/build_ui.py --fetch-node || \

@@ -1,17 +1,19 @@
 """A file of definitions, read whole and found right in itself or refused with the place.
 
-Takes what RabbitMQ writes: any of its versions since 3.6, whole brokers and single vhosts.
+Takes what RabbitMQ writes: any of its versions since 3.6, whole brokers and single vhosts. What
+the section `leveret` has of a policy or a queue is added to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec, known_kinds
 from leveret.broker.definitions import OPERATOR_POLICY
+from leveret.broker.own_definitions import SECTION
 from leveret.broker.parameters import (
     GLOBAL,
     KNOWN_USER_LIMITS,
@@ -104,15 +106,43 @@ def read(document: Any, vhost: str | None = None) -> Import:
         for section, take in _GLOBAL_SECTIONS.items():
             for row in _rows(document, section, None):
                 _judged(row, take, found)
+    own = document.get(SECTION) or {}
+    if not isinstance(own, dict):
+        raise PreconditionFailed(f"'{SECTION}' must be an object")
+    _add_own(found, own, vhost)
     return found
 
 
-def _rows(document: Mapping[str, Any], section: str, vhost: str | None) -> Iterator[_Row]:
-    rows = document.get(section) or []
+def _add_own(found: Import, own: Mapping[str, Any], vhost: str | None) -> None:
+    """Queues the file does not have otherwise are passed over; policies stand for themselves."""
+    policies = {(one.vhost, one.name, one.operator): one for one in found.policies}
+    for row in _rows(own, "policies", vhost, SECTION):
+        held = Import()
+        _judged(row, _take_own_policy, held)
+        [more] = held.policies
+        key = (more.vhost, more.name, more.operator)
+        known = policies.get(key, more)
+        policies[key] = replace(known, definition={**known.definition, **more.definition})
+    found.policies = list(policies.values())
+    queues = {(of, spec.name): spec for of, spec in found.queues}
+    for row in _rows(own, "queues", vhost, SECTION):
+        spec = queues.get((row.vhost, row.name()))
+        if spec is not None:
+            arguments = {**spec.arguments, **row.arguments}
+            whole = QueueSpec(spec.name, spec.durable, False, spec.auto_delete, arguments)
+            check_kind(whole, f"queue '{spec.name}' ({row.where})")
+            queues[row.vhost, spec.name] = whole
+    found.queues = [(of, spec) for (of, _), spec in queues.items()]
+
+
+def _rows(
+    document: Mapping[str, Any], section: str, vhost: str | None, within: str = ""
+) -> Iterator[_Row]:
+    rows, where = document.get(section) or [], f"{within}.{section}" if within else section
     if not isinstance(rows, list):
-        raise PreconditionFailed(f"'{section}' must be an array")
+        raise PreconditionFailed(f"'{where}' must be an array")
     for index, values in enumerate(rows):
-        yield _Row(section, index, values, vhost)
+        yield _Row(where, index, values, vhost)
 
 
 def _judged(row: _Row, take: Callable[[Import, _Row], None], found: Import) -> None:
@@ -193,6 +223,10 @@ def _take_global_parameter(found: Import, row: _Row) -> None:
 
 def _take_policy(found: Import, row: _Row) -> None:
     found.policies.append(_policy(row, row.name(), operator=False))
+
+
+def _take_own_policy(found: Import, row: _Row) -> None:
+    found.policies.append(_policy(row, row.name(), row.get("operator", bool, False)))
 
 
 def _policy(row: _Row, name: str, operator: bool) -> Policy:

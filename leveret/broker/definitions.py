@@ -1,6 +1,7 @@
-"""Definitions out: everything but messages, as RabbitMQ writes it.
+"""Definitions out: everything but messages, as RabbitMQ writes it and reads it.
 
 Exclusive queues belong to a connection and built-in exchanges are everywhere, so neither appears.
+What RabbitMQ would refuse is in the section `leveret` (see `own_definitions`).
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bindings import DestinationKind
+from leveret.broker.own_definitions import SECTION, split_policy, split_queue
 from leveret.broker.parameters import GLOBAL
 from leveret.broker.policies import Policy
+from queues import HeldQueue
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 OPERATOR_POLICY = "operator_policy"
+OWN_POLICIES, OWN_QUEUES = "leveret.policies", "leveret.queues"
 
 
 def export_all(broker: Broker) -> Row:
@@ -38,33 +42,61 @@ def export_all(broker: Broker) -> Row:
         ],
         "global_parameters": global_parameter_rows(broker),
         **{name: [row for part in parts for row in part[name]] for name in _SECTIONS},
+        **_own(
+            [row for part in parts for row in part[OWN_POLICIES]],
+            [row for part in parts for row in part[OWN_QUEUES]],
+        ),
     }
 
 
 def export_vhost(broker: Broker, vhost: VirtualHost) -> Row:
     """One vhost, without its name, so that it can be imported into another."""
     part = _of_vhost(broker, vhost)
-    for name in ("queues", "exchanges", "bindings"):
+    for name in ("queues", "exchanges", "bindings", OWN_QUEUES):
         for row in part[name]:
             del row["vhost"]
-    return part
+    own = _own(part.pop(OWN_POLICIES), part.pop(OWN_QUEUES))
+    return {**part, **own}
+
+
+def _own(policies: list[Row], queues: list[Row]) -> Row:
+    found = {"policies": policies, "queues": queues}
+    kept = {name: rows for name, rows in found.items() if rows}
+    return {SECTION: kept} if kept else {}
 
 
 _SECTIONS = ("parameters", "policies", "queues", "exchanges", "bindings")
 
 
 def _of_vhost(broker: Broker, vhost: VirtualHost) -> dict[str, list[Row]]:
+    policies, operator_policies, own_policies = _policies(broker, vhost)
+    queues = [split_queue(_queue(vhost, one), one.spec.kind) for one in _lasting(vhost)]
     return {
-        "parameters": [row for row in parameter_rows(broker) if row["vhost"] == vhost.name],
-        "policies": [
-            policy_row(one)
-            for one in broker.policies
-            if one.vhost == vhost.name and not one.operator
-        ],
-        "queues": _queues(vhost),
+        "parameters": _parameters(broker, vhost.name) + operator_policies,
+        "policies": policies,
+        "queues": [row for row, _ in queues],
         "exchanges": _exchanges(vhost),
         "bindings": _bindings(vhost),
+        OWN_POLICIES: own_policies,
+        OWN_QUEUES: [own for _, own in queues if own is not None],
     }
+
+
+def _policies(broker: Broker, vhost: VirtualHost) -> tuple[list[Row], list[Row], list[Row]]:
+    """Policies and operator policies as RabbitMQ takes them, and what is ours of both."""
+    plain, operator, own = [], [], []
+    for policy in broker.policies:
+        if policy.vhost != vhost.name:
+            continue
+        row, ours = split_policy(policy_row(policy), policy.operator)
+        if ours is not None:
+            own.append(ours)
+        if row is not None and policy.operator:
+            operator.append(_as_parameter(row))
+        elif row is not None:
+            plain.append(row)
+    own.sort(key=lambda row: (row.get("operator", False), row["name"]))
+    return plain, operator, own
 
 
 def policy_row(policy: Policy) -> Row:
@@ -80,19 +112,26 @@ def policy_row(policy: Policy) -> Row:
 
 def parameter_rows(broker: Broker) -> list[Row]:
     """Parameters of vhosts; operator policies are among them, as with RabbitMQ."""
-    rows = [
+    rows = [row for vhost in broker.vhosts for row in _parameters(broker, vhost)]
+    return rows + [_as_parameter(policy_row(one)) for one in broker.policies if one.operator]
+
+
+def _parameters(broker: Broker, wanted: str) -> list[Row]:
+    return [
         {"value": value, "vhost": vhost, "component": component, "name": name}
         for (vhost, component, name), value in broker.parameters
-        if vhost != GLOBAL
+        if vhost == wanted and vhost != GLOBAL
     ]
-    for policy in broker.policies:
-        if policy.operator:
-            value = policy_row(policy)
-            vhost, name = value.pop("vhost"), value.pop("name")
-            rows.append(
-                {"value": value, "vhost": vhost, "component": OPERATOR_POLICY, "name": name}
-            )
-    return rows
+
+
+def _as_parameter(row: Row) -> Row:
+    value = {key: part for key, part in row.items() if key not in ("vhost", "name")}
+    return {
+        "value": value,
+        "vhost": row["vhost"],
+        "component": OPERATOR_POLICY,
+        "name": row["name"],
+    }
 
 
 def global_parameter_rows(broker: Broker) -> list[Row]:
@@ -123,18 +162,18 @@ def _fields(value: object, *names: str) -> Row:
     return {name: getattr(value, name) for name in names}
 
 
-def _queues(vhost: VirtualHost) -> list[Row]:
-    return [
-        {
-            "name": queue.name,
-            "vhost": vhost.name,
-            "durable": queue.spec.durable,
-            "auto_delete": queue.spec.auto_delete,
-            "arguments": _plain(queue.spec.arguments),
-        }
-        for queue in vhost.queues.values()
-        if not queue.spec.exclusive
-    ]
+def _lasting(vhost: VirtualHost) -> list[HeldQueue]:
+    return [queue for queue in vhost.queues.values() if not queue.spec.exclusive]
+
+
+def _queue(vhost: VirtualHost, queue: HeldQueue) -> Row:
+    return {
+        "name": queue.name,
+        "vhost": vhost.name,
+        "durable": queue.spec.durable,
+        "auto_delete": queue.spec.auto_delete,
+        "arguments": _plain(queue.spec.arguments),
+    }
 
 
 def is_builtin(exchange: str) -> bool:

@@ -68,6 +68,9 @@ POLICY_KEYS: dict[str, tuple[str, Accepts]] = {
     "target-group-size": _whole(0),
 }
 
+OWN_KEYS = frozenset({"history"})
+"""Keys that RabbitMQ does not know."""
+
 LIMITS = frozenset(
     {
         "delivery-limit", "expires", "max-in-memory-bytes", "max-in-memory-length", "max-length",
@@ -76,4 +79,4 @@ LIMITS = frozenset(
 )  # fmt: skip
 """Keys of which the smaller value holds where a policy and an operator policy both name one."""
 
-OPERATOR_KEYS = LIMITS | {"history"}
+OPERATOR_KEYS = LIMITS | OWN_KEYS

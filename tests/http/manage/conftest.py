@@ -81,3 +81,11 @@ def connect(leveret: ThreadedBroker) -> Iterator[Callable[..., pika.BlockingConn
 def channel(connect: Callable[..., Any], vhost: str) -> Any:
     """A pika channel in the test's vhost."""
     return connect(vhost).channel()
+
+
+@pytest.fixture
+def moved(api):
+    """What a test imports is gone after it."""
+    yield "moved"
+    api.call("DELETE", "vhosts", "moved")
+    api.call("DELETE", "users", "porter")

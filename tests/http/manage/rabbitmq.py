@@ -1,4 +1,7 @@
-"""A real RabbitMQ with its management API: the one RABBITMQ_HTTP names, or one of our own."""
+"""A real RabbitMQ with its management API: the one RABBITMQ_HTTP names, or one of our own.
+
+`make setup` installs it; ours runs on free ports, with its own name server and data.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,6 @@ from benchmarks import brokers
 from benchmarks.connection import Address
 
 
-def is_installed() -> bool:
-    return bool(os.environ.get("RABBITMQ_HTTP")) or brokers.RABBITMQ_SERVER.exists()
-
-
 @contextlib.contextmanager
 def running_rabbitmq() -> Iterator[str]:
     """The URL of its HTTP API; guest/guest may do everything there."""
@@ -30,7 +29,7 @@ def running_rabbitmq() -> Iterator[str]:
     running = _start(port)
     try:
         url = f"http://{brokers.HOST}:{port}"
-        assert brokers.wait_until(lambda: _answers(url), within=30), running.log_tail()
+        assert brokers.wait_until(lambda: _answers(url), within=90), running.log_tail()
         yield url
     finally:
         running.stop()

@@ -1,142 +1,14 @@
-"""Definitions out and in: whole, per vhost, twice, wrong, and to and from RabbitMQ."""
+"""Definitions out and in: whole, per vhost, twice, wrong."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from leveret.launch import ThreadedBroker, in_process_settings
 from tests.http.manage.client import Api
-from tests.http.manage.rabbitmq import is_installed, running_rabbitmq
-
-# Written by RabbitMQ 3.10.8: several objects of every kind in one vhost.
-FROM_RABBITMQ: dict[str, Any] = {
-    "rabbit_version": "3.10.8",
-    "rabbitmq_version": "3.10.8",
-    "product_name": "RabbitMQ",
-    "product_version": "3.10.8",
-    "users": [
-        {
-            "name": "porter",
-            "password_hash": "6nxr3j0vfqIpCL+t0GyXjf921TMr9aua7Fv9TQ6H+VTcpdQ/",
-            "hashing_algorithm": "rabbit_password_hashing_sha256",
-            "tags": ["management", "monitoring"],
-            "limits": {},
-        }
-    ],
-    "vhosts": [{"name": "moved"}],
-    "permissions": [
-        {"user": "porter", "vhost": "moved", "configure": ".*", "write": ".*", "read": ".*"}
-    ],
-    "topic_permissions": [
-        {"user": "porter", "vhost": "moved", "exchange": "ex", "write": ".*", "read": "^a"}
-    ],
-    "parameters": [
-        {
-            "value": {"max-queues": 50},
-            "vhost": "moved",
-            "component": "vhost-limits",
-            "name": "limits",
-        },
-        {
-            "value": {
-                "pattern": "a",
-                "definition": {"max-length": 4},
-                "priority": 0,
-                "apply-to": "all",
-            },
-            "vhost": "moved",
-            "component": "operator_policy",
-            "name": "p2",
-        },
-    ],
-    "global_parameters": [{"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-x"}],
-    "policies": [
-        {
-            "vhost": "moved",
-            "name": "history-short",
-            "pattern": "^orders\\.",
-            "apply-to": "queues",
-            "definition": {"max-length-bytes": 500000000, "overflow": "reject-publish"},
-            "priority": 5,
-        }
-    ],
-    "queues": [
-        {
-            "name": "orders.eu",
-            "vhost": "moved",
-            "durable": True,
-            "auto_delete": False,
-            "arguments": {"x-dead-letter-exchange": "dlx", "x-max-length": 100000},
-        },
-        {
-            "name": "invoices",
-            "vhost": "moved",
-            "durable": True,
-            "auto_delete": False,
-            "arguments": {"x-queue-type": "quorum"},
-        },
-        {
-            "name": "idle",
-            "vhost": "moved",
-            "durable": False,
-            "auto_delete": False,
-            "arguments": {},
-        },
-    ],
-    "exchanges": [
-        {
-            "name": "ex",
-            "vhost": "moved",
-            "type": "topic",
-            "durable": True,
-            "auto_delete": False,
-            "internal": False,
-            "arguments": {"alternate-exchange": "amq.fanout"},
-        }
-    ],
-    "bindings": [
-        {
-            "source": "ex",
-            "vhost": "moved",
-            "destination": "orders.eu",
-            "destination_type": "queue",
-            "routing_key": "a.#",
-            "arguments": {"x": 1},
-        },
-        {
-            "source": "amq.topic",
-            "vhost": "moved",
-            "destination": "ex",
-            "destination_type": "exchange",
-            "routing_key": "#",
-            "arguments": {},
-        },
-    ],
-}
-KINDS = ("users", "vhosts", "permissions", "topic_permissions", "parameters", "policies",
-         "queues", "exchanges", "bindings", "global_parameters")  # fmt: skip
-
-
-@pytest.fixture
-def moved(api):
-    """What a test imports is gone after it."""
-    yield "moved"
-    api.call("DELETE", "vhosts", "moved")
-    api.call("DELETE", "users", "porter")
-
-
-def of_vhost(definitions, vhost="moved"):
-    return {
-        kind: sorted(
-            (row for row in definitions[kind] if row.get("vhost", row.get("name")) == vhost),
-            key=lambda row: json.dumps(row, sort_keys=True),
-        )
-        for kind in KINDS
-    }
+from tests.http.manage.sample import FROM_RABBITMQ, of_vhost
 
 
 def test_file_of_rabbitmq_comes_out_as_it_went_in(api, moved):
@@ -308,32 +180,66 @@ def test_imported_definitions_survive_a_restart(tmp_path):
     assert after == before
 
 
-# To and from a real RabbitMQ ---------------------------------------------------------------------
+# What RabbitMQ does not know ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def rabbitmq() -> Iterator[Api]:
-    """A RabbitMQ that knows nothing of vhost `moved`."""
-    with running_rabbitmq() as url:
-        api = Api(url)
-        yield api
-        api.call("DELETE", "vhosts", "moved")
-        api.call("DELETE", "users", "porter")
-        api.http.close()
+def test_what_is_only_ours_is_in_a_section_of_its_own(api, vhost):
+    body = {"pattern": "^q", "definition": {"history": "off", "max-length": 7}}
+    api.put("policies", vhost, "p", body=body)
+    api.put("operator-policies", vhost, "o", body=body | {"definition": {"history": "full"}})
+    api.put("queues", vhost, "q", body={"arguments": {"x-delivery-limit": 3, "x-expires": 9999}})
+    part = api.get("definitions", vhost)
+    assert [row["definition"] for row in part["policies"]] == [{"max-length": 7}]
+    assert part["parameters"] == []
+    assert part["queues"][0]["arguments"] == {"x-expires": 9999}
+    more = {"vhost": vhost, "pattern": "^q", "apply-to": "all", "priority": 0}
+    assert part["leveret"] == {
+        "policies": [
+            more | {"name": "p", "definition": {"history": "off"}},
+            more | {"name": "o", "definition": {"history": "full"}, "operator": True},
+        ],
+        "queues": [{"name": "q", "arguments": {"x-delivery-limit": 3}}],
+    }
+
+    api.delete("policies", vhost, "p")
+    api.delete("operator-policies", vhost, "o")
+    api.delete("queues", vhost, "q")
+    assert api.post("definitions", vhost, body=part) == 204
+    assert api.get("definitions", vhost) == part
+    assert api.get("policies", vhost, "p")["definition"] == body["definition"]
+    assert api.get("parameters", "operator_policy")[0]["value"]["definition"] == {"history": "full"}
 
 
-@pytest.mark.skipif(not is_installed(), reason="no RabbitMQ is installed")
-def test_definitions_move_both_ways_with_rabbitmq(api, moved, rabbitmq):
-    assert api.post("definitions", body=FROM_RABBITMQ) == 204
-    ours = of_vhost(api.get("definitions"))
-    users = [row for row in api.get("definitions")["users"] if row["name"] == "porter"]
-    rabbitmq.post("definitions", body=ours | {"users": users})
-    rabbitmq.delete("permissions", moved, "guest")  # given to whoever makes a vhost there
-    theirs = rabbitmq.get("definitions")
-    assert of_vhost(theirs) == ours
-    assert users[0] in theirs["users"]
+def test_own_section_adds_to_what_was_edited(api, vhost):
+    """A file whose main part was changed by hand keeps the change."""
+    own = {
+        "policies": [{"name": "p", "pattern": "^old", "definition": {"history": "off"}}],
+        "queues": [{"name": "gone", "arguments": {"x-delivery-limit": 1}}],
+    }
+    policy = {"name": "p", "pattern": "^new", "definition": {"max-length": 1}}
+    api.post("definitions", vhost, body={"policies": [policy], "leveret": own})
+    row = api.get("policies", vhost, "p")
+    assert (row["pattern"], row["definition"]) == ("^new", {"max-length": 1, "history": "off"})
+    assert api.get("queues", vhost) == []
 
-    api.delete("vhosts", moved)
-    mine = {kind: rows for kind, rows in of_vhost(theirs).items() if kind != "global_parameters"}
-    assert api.post("definitions", body=mine | {"users": users}) == 204
-    assert of_vhost(api.get("definitions")) == ours
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [
+        ([], None),
+        (5, "'leveret' must be an object"),
+        ({"policies": 5}, "'leveret.policies' must be an array"),
+        ({"policies": [{"name": "p"}]}, "leveret.policies[0]: 'pattern' is missing"),
+        ({"policies": [{"name": "p", "pattern": "", "definition": {"odd": 1}}]}, "'odd' is not"),
+        ({"queues": [{"arguments": {}}]}, "leveret.queues[0]: 'name' is missing"),
+        ({"queues": [{"name": "q", "arguments": {"x-queue-type": "odd"}}]}, "unknown type 'odd'"),
+    ],
+)
+def test_wrong_own_section_is_refused(api, vhost, own, reason):
+    body = {"queues": [ROW], "leveret": own}
+    if reason is None:
+        assert api.post("definitions", vhost, body=body) == 204
+        return
+    status, said = api.refused("POST", "definitions", vhost, body=body)
+    assert status == 400 and reason in said
+    assert api.get("queues", vhost) == []

@@ -20,16 +20,13 @@ import pytest
 
 
 def rabbitmqadmin_file() -> Path:
-    """Where Debian's rabbitmq-server puts it; the package is installed where it is missing."""
+    """Where Debian's rabbitmq-server puts it."""
     found = [Path("/usr/bin/rabbitmqadmin")]
     found += Path("/usr/lib/rabbitmq/lib").glob("*/plugins/*/priv/www/cli/rabbitmqadmin")
     for path in found:
         if path.is_file():
             return path
-    from benchmarks.debian import ensure_rabbitmq
-
-    ensure_rabbitmq(print)
-    return rabbitmqadmin_file()
+    raise FileNotFoundError("rabbitmqadmin is missing: `tools/system-part rabbitmq` installs it")
 
 
 @pytest.fixture(scope="module")

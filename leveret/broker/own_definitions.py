@@ -1,0 +1,73 @@
+"""What of the definitions RabbitMQ does not know, kept apart so that it imports the rest.
+
+RabbitMQ refuses a whole file for one policy key it has never heard of, and for an argument that
+belongs to queues of another type. Such values leave their rows and go to a section of their own,
+`leveret`, which RabbitMQ passes over; importing here puts them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from leveret.broker.policy_keys import OWN_KEYS
+
+Row = dict[str, Any]
+SECTION = "leveret"
+
+_EVERY_QUEUE = frozenset({"x-queue-type", "x-queue-leader-locator", "x-max-length-bytes"})
+_LIMITED = _EVERY_QUEUE | {
+    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
+    "x-max-length", "x-overflow", "x-single-active-consumer",
+}  # fmt: skip
+_KNOWN: dict[str, frozenset[str]] = {
+    "classic": _LIMITED
+    | {"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"},
+    "quorum": _LIMITED
+    | {
+        "x-dead-letter-strategy", "x-delivery-limit", "x-quorum-initial-group-size",
+        "x-max-in-memory-length", "x-max-in-memory-bytes", "x-quorum-target-group-size",
+    },
+    "stream": _EVERY_QUEUE
+    | {
+        "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size",
+        "x-stream-filter-size-bytes",
+    },
+}  # fmt: skip
+_JUDGED = frozenset[str]().union(*_KNOWN.values())
+"""RabbitMQ lets arguments pass that none of its types of queue has."""
+
+
+def own_arguments(kind: str, arguments: Mapping[str, Any]) -> Row:
+    """Arguments that RabbitMQ would refuse for a queue of this type."""
+    foreign = _JUDGED - _KNOWN.get(kind, _KNOWN["classic"])
+    own = {name: value for name, value in arguments.items() if name in foreign}
+    if kind == "quorum" and arguments.get("x-overflow") == "reject-publish-dlx":
+        own["x-overflow"] = arguments["x-overflow"]
+    return own
+
+
+def split_queue(row: Row, kind: str) -> tuple[Row, Row | None]:
+    """The row for RabbitMQ, and what is only ours."""
+    own = own_arguments(kind, row["arguments"])
+    if not own:
+        return row, None
+    return _without(row, "arguments", own), {
+        "vhost": row["vhost"],
+        "name": row["name"],
+        "arguments": own,
+    }
+
+
+def split_policy(row: Row, operator: bool) -> tuple[Row | None, Row | None]:
+    """The same for a policy; RabbitMQ gets none where it knows nothing of what one asks for."""
+    own = {key: value for key, value in row["definition"].items() if key in OWN_KEYS}
+    if not own:
+        return row, None
+    rest = _without(row, "definition", own)
+    mark = {"operator": True} if operator else {}
+    return rest if rest["definition"] else None, {**row, "definition": own, **mark}
+
+
+def _without(row: Row, field: str, names: Row) -> Row:
+    return {**row, field: {key: value for key, value in row[field].items() if key not in names}}
