@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqp_server.codec import (
@@ -460,6 +461,21 @@ class Channel:
             raise AccessRefused(
                 f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
             )
+
+    def review_rights(self) -> None:
+        """Cancel consumers that may no longer read; a client that hears of none loses the channel.
+
+        What they were given stays with them until it is settled.
+        """
+        for consumer in list(self.consumers.values()):
+            try:
+                self.require(Right.READ, "queue", consumer.queue.name)
+            except AccessRefused as error:
+                if not self.session.wants_cancel_notify:
+                    self.session.run(self.number, partial(self.session.refuse, self.number, error))
+                    return
+                self.vhost.leave_queue(consumer.queue, consumer)
+                consumer.cancelled()
 
     def close(self) -> None:
         """Consumers go, unacked messages go back. Calling it twice is free."""

@@ -12,6 +12,7 @@ class Deaf(Enum):
     ALARM = auto()
     DISK_BEHIND = auto()
     ANSWERS_UNREAD = auto()
+    LOGGING_IN = auto()
 
 
 class Line(Protocol):
@@ -24,6 +25,9 @@ class Line(Protocol):
 
     def unread(self) -> int:
         """Octets written that the peer has not taken."""
+
+    def let_in(self) -> None:
+        """The peer has logged in: it counts as a stranger no longer."""
 
     def end(self) -> None:
         """Close once everything written has gone out."""

@@ -1,14 +1,34 @@
-"""Who the client says it is, and who we say we are."""
+"""Who the client says it is, and who we say we are.
+
+`begin` takes connection.start-ok and answers with connection.tune or refuses. Knowing a password
+may take a thread some time: until then the wire is in state LOGGING_IN and keeps what comes, and
+the socket is not read.
+"""
 
 from __future__ import annotations
 
+import logging
 import platform
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from amqp_server.codec import commands, encode_method
+from amqp_server.line import Deaf
+from amqp_server.wire import ConnectionState
 from leveret import __version__
-from leveret.broker import Broker
+from leveret.broker import Broker, User
+from leveret.broker.access.logins import Refused
 from leveret.model.errors import BrokerError, ReplyCode
 from leveret.model.tables import decode_table
+
+if TYPE_CHECKING:
+    from amqp_server.session import Session
+
+log = logging.getLogger("leveret.amqp")
+
+REFUSED_LOGIN_SECONDS = 3.0
+"""How long a client that does not understand a close is kept waiting for its end."""
+MECHANISMS = "PLAIN AMQPLAIN"
 
 CAPABILITIES = (
     "publisher_confirms",
@@ -33,6 +53,53 @@ def server_properties(broker: Broker) -> dict[str, Any]:
         "cluster_name": broker.settings.node_name,
         "capabilities": dict.fromkeys(CAPABILITIES, True),
     }
+
+
+def begin(session: Session, method: Any) -> None:
+    """connection.start-ok: a name and its proof."""
+    session.client_properties = dict(method.client_properties or {})
+    capabilities = session.client_properties.get("capabilities")
+    session.capabilities = capabilities if isinstance(capabilities, dict) else {}
+    session.mechanism = method.mechanism
+    name, password = credentials(method.mechanism, method.response)
+    session.wire.state = ConnectionState.LOGGING_IN
+    session.listening.stop(Deaf.LOGGING_IN)
+    logins = session.broker.access.logins
+    logins.begin(name, password, session.line.peer[0], partial(_decided, session, name))
+
+
+def _decided(session: Session, name: str, answer: User | Refused) -> None:
+    if session.is_over or session.wire.state is not ConnectionState.LOGGING_IN:
+        return
+    if isinstance(answer, Refused):
+        _refuse(session, name, answer)
+        return
+    session.user = answer
+    session.line.let_in()
+    settings = session.broker.settings
+    tune = commands.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat)
+    session.wire.state = ConnectionState.AWAIT_TUNE_OK
+    session.send(encode_method(0, tune))
+    session.listening.go_on(Deaf.LOGGING_IN)
+    if session.wire.buffered:
+        session.receive(b"")
+
+
+def _refuse(session: Session, name: str, answer: Refused) -> None:
+    mechanism, why = session.mechanism, answer.why.value
+    log.warning("%s: login of %r refused (%s): %s", session.name, name, mechanism, why)
+    if session.capabilities.get("authentication_failure_close") is True:
+        session.listening.go_on(Deaf.LOGGING_IN)
+        session.fail(
+            BrokerError(
+                f"Login was refused using authentication mechanism {mechanism}. "
+                "For details see the broker logfile.",
+                ReplyCode.ACCESS_REFUSED,
+            )
+        )
+        return
+    session.wire.state = ConnectionState.CLOSED
+    session.line.end_in(REFUSED_LOGIN_SECONDS)
 
 
 def credentials(mechanism: str, response: str | bytes) -> tuple[str, str]:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from typing import cast
 
 from amqp_server.patience import Patience
 from amqp_server.session import Session
+from amqp_server.strangers import Strangers
 from leveret.broker import Broker
 
 BEAT_SECONDS = 0.25
 WRITE_HIGH_WATER = 256 * 1024
 BACKLOG = 1024
 STOP_SECONDS = 2.0
+STALL_SECONDS = 1.5
+"""Longer between two beats, and the silence of clients may be our own."""
+DEAD_PEER_MS = 60_000
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+
+log = logging.getLogger("leveret.amqp")
 
 
 class Connection(asyncio.Protocol):
@@ -25,6 +33,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._lost = False
+        self._is_stranger = False
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
 
@@ -36,6 +45,11 @@ class Connection(asyncio.Protocol):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _watch(raw)
+        if not self._server.admit(self.peer[0]):
+            self._transport.abort()
+            return
+        self._is_stranger = True
         self._session = self._server.session_type(self._server.broker, self)
         self._server.sessions[self._session] = None
 
@@ -56,6 +70,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self.let_in()
         if self._session is not None:
             self._session.writable = False
             self._session.end()
@@ -66,6 +81,11 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+
+    def let_in(self) -> None:
+        if self._is_stranger:
+            self._is_stranger = False
+            self._server.strangers.go(self.peer[0])
 
     def unread(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
@@ -90,6 +110,16 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
 
+def _watch(raw: socket.socket) -> None:
+    """Without heartbeats, too, a peer that has vanished is found within a minute."""
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
+
+
 def _address(name: object) -> tuple[str, int]:
     if isinstance(name, tuple) and len(name) >= 2:
         return str(name[0]), int(name[1])
@@ -104,10 +134,30 @@ class AmqpServer:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.sessions: dict[Session, None] = {}
+        self.strangers = Strangers(broker.settings)
+        self._told_at = float("-inf")
         self._patience = Patience()
         self._server: asyncio.Server | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event | None = None
+
+    def admit(self, host: str) -> bool:
+        """May one more connect? It is a stranger until it has logged in."""
+        most = self.broker.settings.connection_max
+        why = self.strangers.maybe_refuse(host)
+        if most and len(self.sessions) >= most:
+            why = f"connection_max {most} is reached"
+        if why is None:
+            self.strangers.come(host)
+            return True
+        self.strangers.turned_away += 1
+        now = self.broker.clock.monotonic()
+        if now - self._told_at >= 1:
+            self._told_at = now
+            log.warning(
+                "connection from %s refused: %s (%d so far)", host, why, self.strangers.turned_away
+            )
+        return False
 
     def forget(self, session: Session) -> None:
         self.sessions.pop(session, None)
@@ -125,7 +175,20 @@ class AmqpServer:
         return bound
 
     def _schedule_beat(self) -> None:
-        self._beat = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat_all)
+        loop = asyncio.get_running_loop()
+        due = loop.time() + BEAT_SECONDS
+        self._beat = loop.call_at(due, self._wake, due)
+
+    def _wake(self, due: float) -> None:
+        if asyncio.get_running_loop().time() - due > STALL_SECONDS:
+            self._forgive()
+        self._beat_all()
+
+    def _forgive(self) -> None:
+        """We have not run for a while (stopped, swapped out): read first, judge later."""
+        now = self.broker.clock.monotonic()
+        for session in self.sessions:
+            session.last_received = session.connected = now
 
     def _beat_all(self) -> None:
         now = self.broker.clock.monotonic()

@@ -24,7 +24,7 @@ from amqp_server.codec import (
 )
 from amqp_server.describe import describe_connection
 from amqp_server.line import Deaf, Line, Listening
-from amqp_server.login import credentials, server_properties
+from amqp_server.login import MECHANISMS, begin, server_properties
 from amqp_server.wire import (
     BadProtocolHeader,
     ChannelState,
@@ -37,7 +37,6 @@ from leveret.model.errors import (
     BrokerError,
     ConnectionForced,
     NotAllowed,
-    ReplyCode,
 )
 from leveret.model.message import Message
 from queues import HeldQueue
@@ -50,7 +49,6 @@ SMALLEST_FRAME_MAX = 4096
 CLOSE_GRACE_SECONDS = 5.0
 DEAF_GRACE_SECONDS = 1.0
 """Framing is lost, so close-ok will not be heard: only time to read our close."""
-REFUSED_LOGIN_SECONDS = 3.0
 _NOBODY = User("", "")
 
 
@@ -80,7 +78,7 @@ class Session:
         self.received = self.sent = 0
         self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
         self._confirming: dict[Channel, None] = {}
-        self._listening = Listening(line)
+        self.listening = Listening(line)
         self._ended = False
 
     def __repr__(self) -> str:
@@ -95,8 +93,10 @@ class Session:
         if self._take(data) is not None:
             while self._take(b"") is not None:  # a close may follow in the same bytes
                 pass
+        if self.user is _NOBODY and self.wire.buffered > self.broker.settings.login_buffer:
+            self.line.end_in(0)
         if self.publishes and self.broker.store.backlog > BACKLOG_HIGH:
-            self._listening.stop(Deaf.DISK_BEHIND)
+            self.listening.stop(Deaf.DISK_BEHIND)
             self.broker.hold_back(self)
 
     def _take(self, data: bytes) -> BrokerError | None:
@@ -117,7 +117,7 @@ class Session:
     def let_go(self) -> None:
         """The store has caught up: go on reading this publisher."""
         self.last_received = self.broker.clock.monotonic()
-        self._listening.go_on(Deaf.DISK_BEHIND)
+        self.listening.go_on(Deaf.DISK_BEHIND)
 
     def send(self, frame: bytes) -> None:
         self.out.append(frame)
@@ -154,7 +154,7 @@ class Session:
             self.last_sent = self.broker.clock.monotonic()
             self.line.write(data)
             if not self.writable and self.line.unread() > MOST_UNREAD:
-                self._listening.stop(Deaf.ANSWERS_UNREAD)
+                self.listening.stop(Deaf.ANSWERS_UNREAD)
 
     def pause(self) -> None:
         """The socket is full: no consumer here has credit until it drains."""
@@ -162,7 +162,7 @@ class Session:
 
     def resume(self) -> None:
         self.writable = True
-        self._listening.go_on(Deaf.ANSWERS_UNREAD)
+        self.listening.go_on(Deaf.ANSWERS_UNREAD)
         for channel in self.channels.values():
             for consumer in channel.consumers.values():
                 self.broker.turn.touch(consumer.queue)
@@ -179,7 +179,7 @@ class Session:
         interval = self.heartbeat
         if not interval:
             return
-        ours = self.blocked or Deaf.DISK_BEHIND in self._listening  # silence that we asked for
+        ours = self.blocked or Deaf.DISK_BEHIND in self.listening  # silence that we asked for
         if now - self.last_received > 2.5 * interval and not ours:
             log.warning("%s: no heartbeat for %d s, closing", self.name, int(2.5 * interval))
             self.end()
@@ -192,7 +192,7 @@ class Session:
 
     def on_header(self) -> None:
         start = commands.Connection.Start(
-            0, 9, server_properties(self.broker), "PLAIN AMQPLAIN", "en_US"
+            0, 9, server_properties(self.broker), MECHANISMS, "en_US"
         )
         self._say(0, start)
 
@@ -322,36 +322,6 @@ class Session:
     def _say(self, channel: int, method: Method) -> None:
         self.send(encode_method(channel, method))
 
-    def _start_ok(self, method: Any) -> None:
-        self.client_properties = dict(method.client_properties or {})
-        capabilities = self.client_properties.get("capabilities")
-        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
-        self.mechanism = method.mechanism
-        name, password = credentials(method.mechanism, method.response)
-        user = self.broker.users.authenticate(name, password, self.line.peer[0])
-        if user is None:
-            self._refuse_login(method.mechanism)
-            return
-        self.user = user
-        settings = self.broker.settings
-        self.wire.state = ConnectionState.AWAIT_TUNE_OK
-        self._say(
-            0,
-            commands.Connection.Tune(settings.channel_max, settings.frame_max, settings.heartbeat),
-        )
-
-    def _refuse_login(self, mechanism: str) -> None:
-        log.warning("%s: login refused (%s)", self.name, mechanism)
-        if self.capabilities.get("authentication_failure_close") is True:
-            raise BrokerError(
-                f"Login was refused using authentication mechanism {mechanism}. "
-                "For details see the broker logfile.",
-                ReplyCode.ACCESS_REFUSED,
-            )
-        self.wire.state = ConnectionState.CLOSED
-        self.line.stop_reading()
-        self.line.end_in(REFUSED_LOGIN_SECONDS)
-
     def _tune_ok(self, method: Any) -> None:
         settings = self.broker.settings
         _negotiate("channel_max", method.channel_max, 1, settings.channel_max)
@@ -423,6 +393,15 @@ class Session:
         """An operator, or the end of the broker, closes it."""
         self.fail(ConnectionForced(reason))
 
+    @property
+    def is_over(self) -> bool:
+        return self._ended
+
+    def review_rights(self) -> None:
+        """The user's rights have changed: consumers of what it may no longer read are cancelled."""
+        for channel in list(self.channels.values()):
+            channel.review_rights()
+
     def end(self) -> None:
         """Give back everything this connection held. Twice is free."""
         if self._ended:
@@ -447,18 +426,18 @@ class Session:
 
     @property
     def blocked(self) -> bool:
-        return Deaf.ALARM in self._listening
+        return Deaf.ALARM in self.listening
 
     def block(self, reason: str) -> None:
         """An alarm: a publishing connection is not read until it has gone."""
         if self.publishes and not self.blocked:
-            self._listening.stop(Deaf.ALARM)
+            self.listening.stop(Deaf.ALARM)
             if self.capabilities.get("connection.blocked") is True:
                 self._say(0, commands.Connection.Blocked(reason))
 
     def unblock(self) -> None:
         if self.blocked:
-            self._listening.go_on(Deaf.ALARM)
+            self.listening.go_on(Deaf.ALARM)
             self.last_received = self.broker.clock.monotonic()
             if self.capabilities.get("connection.blocked") is True:
                 self._say(0, commands.Connection.Unblocked())
@@ -478,7 +457,7 @@ def _negotiate(name: str, value: int, lowest: int, offered: int) -> None:
 
 _MISSING = object()
 _CONNECTION_HANDLERS: dict[type[Method], Callable[[Session, Any], None]] = {
-    commands.Connection.StartOk: Session._start_ok,
+    commands.Connection.StartOk: begin,
     commands.Connection.TuneOk: Session._tune_ok,
     commands.Connection.Open: Session._open,
     commands.Connection.Close: Session._close,

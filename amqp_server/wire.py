@@ -47,6 +47,7 @@ _ACK = struct.Struct(">QB")
 class ConnectionState(Enum):
     AWAIT_HEADER = auto()
     AWAIT_START_OK = auto()
+    LOGGING_IN = auto()
     AWAIT_TUNE_OK = auto()
     AWAIT_OPEN = auto()
     OPEN = auto()
@@ -132,6 +133,9 @@ class Wire:
             data = self._rest + data
             self._rest = b""
         position = 0
+        if self.state is ConnectionState.LOGGING_IN:
+            self._rest = data
+            return
         if self.state is ConnectionState.AWAIT_HEADER:
             position = self._protocol_header(data)
             if position == 0:
@@ -176,10 +180,16 @@ class Wire:
                     self._method(channel, data[position + 7 : last])
             elif self.state is not ConnectionState.CLOSING:
                 self._other_frame(kind, channel, data, position, last)
-            if self.state is ConnectionState.CLOSED:
-                return end
             position = last + 1
+            if self.state is not ConnectionState.OPEN:
+                position, end = self._go_on(position, end)
         return position
+
+    def _go_on(self, position: int, end: int) -> tuple[int, int]:
+        """What of the rest is for now: nothing after the end, nothing while logging in."""
+        if self.state is ConnectionState.CLOSED:
+            return end, end
+        return position, position if self.state is ConnectionState.LOGGING_IN else end
 
     def _lose_sync(self, reason: str) -> None:
         self.deaf = True

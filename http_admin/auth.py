@@ -2,13 +2,16 @@
 
 Two ways in: HTTP basic, for tools; a session cookie with a CSRF token, for the web UI. Sessions
 live in memory, end after an hour of silence or eight hours, and are gone when signed out.
-Failed log-ins are counted per source and name: nobody can lock out others by guessing.
+Passwords are checked, and tries counted, by the hub (`leveret/broker/access`): AMQP and HTTP share
+their limits.
 """
 
 from __future__ import annotations
 
 import base64
 import hmac
+import logging
+import math
 import secrets
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,16 +20,15 @@ from fastapi import Depends, Request
 
 from http_admin.errors import ApiError
 from leveret.broker import Broker, User, VirtualHost
+from leveret.broker.access.logins import Refusal, Refused
+
+log = logging.getLogger("leveret.http")
 
 COOKIE = "leveret_session"
 CSRF_HEADER = "x-csrf-token"
 IDLE_SECONDS = 3_600.0
 ABSOLUTE_SECONDS = 8 * 3_600.0
 MOST_SESSIONS = 10_000
-TRIES_PER_MINUTE = 30
-TRIES_SECONDS = 60.0
-MOST_GUESSERS = 10_000
-LONGEST_NAME = 256
 MANAGEMENT_TAGS = frozenset({"administrator", "monitoring", "policymaker", "management"})
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -37,26 +39,25 @@ class WebSession:
     csrf: str
     created: float
     seen: float
-    password_hash: str
+    password_id: int
     """Of the user when signing in: another password ends the session."""
 
 
 class Doorkeeper:
-    """Knows the sessions and how often a source has tried in vain."""
+    """Knows the sessions."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._sessions: dict[str, WebSession] = {}
-        self._failures: dict[tuple[str, str], list[float]] = {}
 
-    def sign_in(self, name: str, password: str, host: str) -> tuple[str, WebSession, User]:
-        user = self.check(name, password, host)
+    def sign_in(self, user: User) -> tuple[str, WebSession]:
+        """A new session for somebody whose password was right."""
         now = self.broker.clock.monotonic()
-        self._forget_old(now)
+        self._forget_old()
         token = secrets.token_urlsafe(32)
-        session = WebSession(user.name, secrets.token_urlsafe(32), now, now, user.password_hash)
+        session = WebSession(user.name, secrets.token_urlsafe(32), now, now, user.password_id)
         self._sessions[token] = session
-        return token, session, user
+        return token, session
 
     def sign_out(self, token: str) -> None:
         self._sessions.pop(token, None)
@@ -64,24 +65,18 @@ class Doorkeeper:
     def sign_out_all(self) -> None:
         self._sessions.clear()
 
-    def check(self, name: str, password: str, host: str) -> User:
+    async def check(self, name: str, password: str, host: str) -> User:
         """The user, unless the password is wrong or was wrong too often lately."""
-        now = self.broker.clock.monotonic()
-        key = (host, name[:LONGEST_NAME])
-        tried = self._failures.get(key, ())
-        recent = [at for at in tried if now - at < TRIES_SECONDS]
-        if len(recent) >= TRIES_PER_MINUTE:
-            raise ApiError(429, "too many failed log-ins, wait a minute", {"Retry-After": "60"})
-        user = self.broker.users.authenticate(name, password, host)
-        if user is None:
-            self._count_failure(key, [*recent, now])
-            raise ApiError(401, "Login failed")
-        return user
-
-    def _count_failure(self, key: tuple[str, str], tries: list[float]) -> None:
-        if len(self._failures) >= MOST_GUESSERS:
-            self._failures.clear()
-        self._failures[key] = tries
+        answer = await self.broker.access.logins.check(name, password, host)
+        if not isinstance(answer, Refused):
+            return answer
+        log.warning("HTTP from %s: login of %r refused: %s", host, name, answer.why.value)
+        if answer.why is Refusal.TOO_MANY:
+            wait = str(math.ceil(answer.retry_seconds))
+            raise ApiError(429, f"too many failed log-ins, wait {wait} s", {"Retry-After": wait})
+        if answer.why is Refusal.NOT_FROM_HERE:
+            raise ApiError(401, "User can only log in via localhost")
+        raise ApiError(401, "Login failed")
 
     def session(self, token: str) -> WebSession | None:
         found = self._sessions.get(token)
@@ -94,7 +89,7 @@ class Doorkeeper:
         found.seen = now
         return found
 
-    def _forget_old(self, now: float) -> None:
+    def _forget_old(self) -> None:
         if len(self._sessions) >= MOST_SESSIONS:
             oldest = min(self._sessions, key=lambda token: self._sessions[token].seen)
             del self._sessions[oldest]
@@ -117,9 +112,10 @@ async def current_user(request: Request) -> User:
     if header:
         try:
             name, password = _basic(header)
-            user = doorkeeper.check(name, password, client_host(request))
+            user = await doorkeeper.check(name, password, client_host(request))
         except ApiError as error:
-            raise ApiError(error.status, error.reason, _challenge(request)) from None
+            headers = {**(error.headers or {}), **(_challenge(request) or {})}
+            raise ApiError(error.status, error.reason, headers) from None
     else:
         user = _from_cookie(request, doorkeeper)
     require_management_tag(user)
@@ -135,7 +131,7 @@ def require_management_tag(user: User) -> None:
 def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
     session = doorkeeper.session(request.cookies.get(COOKIE, ""))
     user = doorkeeper.broker.users.by_name.get(session.user) if session else None
-    if session is None or user is None or user.password_hash != session.password_hash:
+    if session is None or user is None or user.password_id != session.password_id:
         raise ApiError(401, "not signed in", _challenge(request))
     if request.method not in _SAFE:
         given = request.headers.get(CSRF_HEADER, "")

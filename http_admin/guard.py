@@ -2,7 +2,8 @@
 
 In order: the Host header (against DNS rebinding), the origin of changes (against forged requests),
 the size of the body (413 before anything is parsed); then the application; then the security
-headers. Whatever goes wrong behind it is answered in the one error form, and logged here.
+headers (HSTS, too, where TLS is spoken). Whatever goes wrong behind it is answered in the one error
+form, and logged here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_admin.errors import ApiError, error_response
+from leveret.config import Settings
 
 log = logging.getLogger("leveret.http")
 
@@ -25,8 +27,6 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
 )
-LARGEST_BODY = 1024 * 1024
-LARGEST_IMPORT = 20 * 1024 * 1024
 _HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
@@ -72,9 +72,10 @@ def host_of(header: str) -> str:
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, bound_host: str) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._hosts = Hosts(bound_host)
+        self._settings = settings
+        self._hosts = Hosts(settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -87,7 +88,7 @@ class Guard:
         except ApiError as error:
             await error_response(error.status, error.reason)(scope, receive, answer.send)
         except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            log.exception("%s %s failed", scope["method"], shown_path(scope["path"]))
             if answer.started:
                 raise
             await error_response(500, "internal error, see the broker's log")(
@@ -102,7 +103,7 @@ class Guard:
             return receive
         if _is_foreign(headers):
             raise ApiError(403, "changes from another site are refused")
-        body = await _read_body(scope["path"], headers, receive)
+        body = await _read_body(limit_for(scope["path"], self._settings), headers, receive)
         _mark_as_json(scope["path"], headers)
         return _Replay(body, receive)
 
@@ -120,15 +121,20 @@ def _is_foreign(headers: Headers) -> bool:
     return origin is not None and (origin == "null" or urlsplit(origin).netloc != host)
 
 
-def limit_for(path: str) -> int:
+def shown_path(path: str) -> str:
+    """A path as it may be written down: one of them ends with a password."""
+    head, found, _ = path.partition("/hash_password/")
+    return f"{head}{found}..." if found else path
+
+
+def limit_for(path: str, settings: Settings) -> int:
     """Definitions are long, and so are messages, more so in base64."""
     if path.startswith("/api/definitions") or path.rstrip("/").endswith("/publish"):
-        return LARGEST_IMPORT
-    return LARGEST_BODY
+        return settings.http_max_import
+    return settings.http_max_body
 
 
-async def _read_body(path: str, headers: Headers, receive: Receive) -> bytes:
-    limit = limit_for(path)
+async def _read_body(limit: int, headers: Headers, receive: Receive) -> bytes:
     declared = headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(limit)
@@ -187,6 +193,7 @@ class _Answer:
         self._send = send
         self._without_body = scope["method"] == "HEAD"
         self._is_api = scope["path"].startswith(("/api", "/metrics"))
+        self._is_secure = scope.get("scheme") == "https"
         self.started = False
 
     async def send(self, message: Message) -> None:
@@ -195,6 +202,8 @@ class _Answer:
             headers = MutableHeaders(scope=message)
             for name, value in _HEADERS.items():
                 headers[name] = value
+            if self._is_secure:
+                headers["strict-transport-security"] = "max-age=31536000"
             if self._is_api:
                 headers["cache-control"] = "no-store"
         elif self._without_body and message["type"] == "http.response.body":

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import uvicorn
 
 from http_admin.app import create_app
+from http_admin.patience import patient
 from http_admin.surroundings import HistorySource, Listener, Surroundings
 from leveret.broker import Broker
 
@@ -51,6 +52,7 @@ class HttpServer:
             date_header=True,
             timeout_graceful_shutdown=1,
             loop="none",
+            http=patient(broker.settings.http_timeout, broker.settings.http_connection_max),
         )
         self._server = _Quiet(config)
         self._task: asyncio.Task[None] | None = None

@@ -33,6 +33,9 @@ T = TypeVar("T")
 
 HistoryMode = Literal["full", "metadata", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+TlsVerify = Literal["none", "optional", "required"]
+TlsLogin = Literal["off", "common_name", "distinguished_name"]
 
 ENVIRONMENT_PREFIX = "LEVERET_"
 CONFIG_VARIABLE = "LEVERET_CONFIG"
@@ -140,6 +143,57 @@ class Settings:
         "Time a client has to log in before it is cut off.",
         shown="10s",
     )
+    login_buffer: int = _key(
+        64 * KIB,
+        kinds.size(8 * KIB, 16 * MIB),
+        "Most octets kept of a client that has not logged in; who sends more is cut off.",
+        shown="64KiB",
+    )
+    unauthenticated_max: int = _key(
+        1_000,
+        kinds.whole(1, 1_000_000),
+        "Most AMQP connections that have not logged in yet; more are cut off.",
+    )
+    unauthenticated_max_per_address: int = _key(
+        256, kinds.whole(1, 1_000_000), "The same limit for one address (IPv6: one /64 network)."
+    )
+    connection_max: int = _key(
+        65_536, kinds.whole(0, 10_000_000), "Most AMQP connections in all; 0 is no limit."
+    )
+    queue_max: int = _key(
+        100_000,
+        kinds.whole(0, 100_000_000),
+        "Most queues in a virtual host that has no limit of its own; 0 is no limit.",
+    )
+    login_tries_per_source: int = _key(
+        30,
+        kinds.whole(0, 1_000_000),
+        "Wrong passwords a minute from one address, AMQP and HTTP together; 0 is no limit.",
+    )
+    login_tries_per_user: int = _key(
+        100,
+        kinds.whole(0, 1_000_000),
+        "Wrong passwords a minute for one user, from addresses it has not logged in from lately; "
+        "0 is no limit.",
+    )
+    http_max_body: int = _key(
+        MIB, kinds.size(KIB, 512 * MIB), "Largest body of an HTTP request.", shown="1MiB"
+    )
+    http_max_import: int = _key(
+        20 * MIB,
+        kinds.size(KIB, 512 * MIB),
+        "The same for definitions and for messages to publish.",
+        shown="20MiB",
+    )
+    http_timeout: float = _key(
+        30.0,
+        kinds.seconds(0.1, 3600),
+        "Time an HTTP request has to arrive whole before it is cut off.",
+        shown="30s",
+    )
+    http_connection_max: int = _key(
+        1_000, kinds.whole(1, 1_000_000), "Most HTTP connections at a time; more are cut off."
+    )
     default_user: str = _key("guest", kinds.SHORT, "User made when a broker starts without any.")
     default_password: str = _key("guest", kinds.NONEMPTY, "Password of that user.", secret=True)
     allow_remote_guest: bool = _key(
@@ -176,6 +230,40 @@ class Settings:
     )
     log_level: LogLevel = _key(
         "info", kinds.choice(*get_args(LogLevel)), "Least severe messages that are logged."
+    )
+    log_format: LogFormat = _key(
+        "text",
+        kinds.choice(*get_args(LogFormat)),
+        "Lines of the log: for people, or JSON objects for programs.",
+    )
+    tls_cert: str = _key(
+        "",
+        kinds.FILE,
+        "Certificate (and chain) in PEM; with it the TLS ports are opened.",
+        shown="none",
+    )
+    tls_key: str = _key(
+        "", kinds.FILE, "Its private key in PEM, without a passphrase.", shown="none"
+    )
+    tls_ca: str = _key(
+        "", kinds.FILE, "Authorities that may sign certificates of clients.", shown="none"
+    )
+    tls_verify: TlsVerify = _key(
+        "none", kinds.choice(*get_args(TlsVerify)), "Whether clients must show a certificate."
+    )
+    tls_login: TlsLogin = _key(
+        "off",
+        kinds.choice(*get_args(TlsLogin)),
+        "Which part of a client's certificate is its user name (mechanism EXTERNAL).",
+    )
+    amqps_port: int = _key(
+        5671, kinds.whole(0, 65535), "Port for AMQP over TLS; 0 picks a free one."
+    )
+    https_port: int = _key(
+        15671, kinds.whole(0, 65535), "Port for the HTTP API over TLS; 0 picks a free one."
+    )
+    plain_enabled: bool = _key(
+        True, kinds.SWITCH, "Whether to listen on the ports without TLS, too."
     )
 
 

@@ -118,6 +118,7 @@ def _maybe_path(raw: object) -> Path | None:
 
 SWITCH = Kind(_maybe_switch, "true or false")
 PATH = Kind(_maybe_path, "the path of a directory")
+FILE = text(r"[^\0]*", "the path of a file, or nothing")
 NONEMPTY = text(r"(?s).+", "a text that is not empty")
 SHORT = text(r"(?s).{1,255}", "a text of 1 to 255 characters")
 HOST = text(r"[A-Za-z0-9._:%-]+", 'a host name or address such as "127.0.0.1" or "0.0.0.0"')

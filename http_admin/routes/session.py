@@ -64,9 +64,10 @@ async def login(request: Request, response: Response) -> Row:
     given = _credentials(await request.body())
     doorkeeper = get_doorkeeper(request)
     host = client_host(request)
-    require_management_tag(doorkeeper.check(given.username, given.password, host))
+    user = await doorkeeper.check(given.username, given.password, host)
+    require_management_tag(user)
     doorkeeper.sign_out(request.cookies.get(COOKIE, ""))
-    token, session, user = doorkeeper.sign_in(given.username, given.password, host)
+    token, session = doorkeeper.sign_in(user)
     response.set_cookie(
         COOKIE,
         token,

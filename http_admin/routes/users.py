@@ -14,8 +14,8 @@ from http_admin.fields import LimitBody, Tags
 from http_admin.listing import List, listed
 from http_admin.views import Row
 from leveret.broker import Broker, User
+from leveret.broker.access.passwords import ARGON2ID, LONGEST, check_hash
 from leveret.broker.parameters import KNOWN_USER_LIMITS, check_limits
-from leveret.broker.users import SHA256, check_hash, hash_password
 
 router = APIRouter(prefix="/api", tags=["users"], dependencies=[require_tag()])
 LONGEST_NAME = 255
@@ -25,7 +25,8 @@ class UserBody(BaseModel):
     tags: Tags | None = Field(default=None, description="A list, or a string with commas.")
     password: str | None = None
     password_hash: str | None = Field(
-        default=None, description="base64 of salt and digest; empty: nobody can log in."
+        default=None,
+        description="Argon2id, or base64 of salt and digest; empty: nobody can log in.",
     )
     hashing_algorithm: str | None = None
 
@@ -97,7 +98,7 @@ async def put_user(name: str, hub: Hub, response: Response, body: UserBody) -> N
         raise bad_request("tags_not_present")
     if not name or len(name.encode()) > LONGEST_NAME:
         raise bad_request(f"a user's name has 1 to {LONGEST_NAME} octets")
-    hashed, hashing = _credentials(body)
+    hashed, hashing = await _credentials(hub, body)
     existed = name in hub.users.by_name
     hub.users.put_user(name, hashed, checked_tags(body.tags), hashing)
     await until_durable(hub)
@@ -111,11 +112,13 @@ def checked_tags(tags: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tags))
 
 
-def _credentials(body: UserBody) -> tuple[str, str]:
+async def _credentials(hub: Broker, body: UserBody) -> tuple[str, str]:
     if body.password is not None:
         if not body.password:
             raise bad_request("the password must not be empty")
-        return hash_password(body.password), SHA256
+        if len(body.password) > LONGEST:
+            raise bad_request(f"a password has at most {LONGEST} characters")
+        return await hub.access.logins.hash(body.password), ARGON2ID
     hashed = body.password_hash or ""
     return hashed, check_hash(hashed, body.hashing_algorithm)
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec
 from leveret.broker import firehose, governing, hooks
+from leveret.broker.access.gate import Gate
 from leveret.broker.alarms import Alarms
 from leveret.broker.commits import Commits
 from leveret.broker.dead_letters import republish
@@ -105,6 +106,9 @@ class ConnectionEntry(Protocol):
     def close(self, reason: str) -> None:
         """Ask the client to go: connection.close 320 with this reason."""
 
+    def review_rights(self) -> None:
+        """The user's rights have changed: end what it may no longer do."""
+
 
 class Broker:
     def __init__(
@@ -117,7 +121,6 @@ class Broker:
         self.counters = Counters()
         self.store = make_store(self._committed, self._failed)
         self.users = Users(self.store)
-        self.users.guest_from_anywhere = settings.allow_remote_guest
         self.policies = Policies(self.store, lambda vhost: governing.apply_policies(self, vhost))
         self.parameters = Parameters(self.store, lambda vhost: governing.apply_limits(self, vhost))
         self.vhosts: dict[str, VirtualHost] = {}
@@ -134,7 +137,8 @@ class Broker:
         self.upkeep = Upkeep(self)
         self.stations = Stations.of(self)
         self.events = Events(self, DEFAULT_VHOST)
-        self.users.on_change = self.events.tell
+        self.access = Gate(self)
+        self.users.on_change = self.access.changed
         self._classics: dict[int, ClassicQueue] = {}
         self._held_back: dict[HeldBack, None] = {}
         self._origins: dict[tuple[str, str], int] = {}
@@ -174,6 +178,7 @@ class Broker:
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 queue.close(deleted=False)
+        self.access.stop()
         await self.store.close()
         await self.log_keeper.stop()
 
@@ -245,6 +250,7 @@ class Broker:
         vhost.on_queue_gone = lambda queue: self._queue_gone(vhost, queue)
         hooks.listen(self, vhost)
         self.vhosts[name] = vhost
+        governing.apply_limits(self, name)
         return vhost
 
     def delete_vhost(self, name: str) -> None:

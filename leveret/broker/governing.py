@@ -70,7 +70,7 @@ def apply_limits(broker: Broker, vhost_name: str) -> None:
     vhost = broker.vhosts.get(vhost_name)
     if vhost is not None:
         limits = broker.parameters.vhost_limits(vhost_name)
-        vhost.most_queues = limits.get("max-queues", NO_LIMIT)
+        vhost.most_queues = limits.get("max-queues", broker.settings.queue_max or NO_LIMIT)
 
 
 def require_room(broker: Broker, user: User, vhost: VirtualHost) -> None:

@@ -1,21 +1,20 @@
-"""Users, their passwords and what they may do. Patterns are RE2: linear in their input."""
+"""Users and their rights, as they are stored. Logging in is in `access/logins.py`.
+
+Every change is in the store's batch when the method returns, and `on_change` has been told.
+"""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
+import itertools
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any
 
-import re2
-
-from leveret.model.errors import AccessRefused, PreconditionFailed
+from leveret.broker.access.passwords import SHA256, check_hash, hash_password
+from leveret.broker.access.patterns import check_pattern, pattern
+from leveret.model.errors import AccessRefused
 from leveret.model.store import (
     PermissionDefinition,
     Store,
@@ -23,16 +22,9 @@ from leveret.model.store import (
     UserDefinition,
 )
 
-SHA256 = "rabbit_password_hashing_sha256"
-HASHES: dict[str, Callable[[bytes], hashlib._Hash]] = {
-    SHA256: hashlib.sha256,
-    "rabbit_password_hashing_sha512": hashlib.sha512,
-    "rabbit_password_hashing_md5": hashlib.md5,
-}
-"""RabbitMQ's, by the names its definitions use; new passwords are hashed with the first."""
-_QUIET = re2.Options()
-_QUIET.log_errors = False  # whoever gave a bad pattern is told; the broker's log need not be
-_LOOPBACK = ("127.", "::1", "localhost", "::ffff:127.")
+__all__ = [
+    "SHA256", "Right", "User", "Users", "check_hash", "check_pattern", "hash_password", "pattern",
+]  # fmt: skip
 
 
 class Right(StrEnum):
@@ -48,50 +40,8 @@ class User:
     hashing: str = SHA256
     tags: tuple[str, ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict, compare=False)
-
-
-def hash_password(password: str, salt: bytes | None = None, hashing: str = SHA256) -> str:
-    """RabbitMQ's own form: base64 of a 4-octet salt and the digest of salt and password."""
-    salt = os.urandom(4) if salt is None else salt
-    return base64.b64encode(salt + HASHES[hashing](salt + password.encode()).digest()).decode()
-
-
-def verify_password(user: User, password: str) -> bool:
-    try:
-        stored = base64.b64decode(user.password_hash, validate=True)
-    except ValueError:
-        return False
-    if len(stored) <= 4 or not password or user.hashing not in HASHES:
-        return False
-    expected = hash_password(password, stored[:4], user.hashing)
-    return hmac.compare_digest(expected, user.password_hash)
-
-
-def check_hash(hashed: str, hashing: str | None) -> str:
-    """Refuse what no password can be checked against; the name of the algorithm."""
-    if hashing is not None and hashing not in HASHES:
-        raise PreconditionFailed(
-            f"unknown hashing_algorithm {hashing!r}; known are {', '.join(HASHES)}"
-        )
-    try:
-        base64.b64decode(hashed, validate=True)
-    except ValueError:
-        raise PreconditionFailed("password_hash is not base64") from None
-    return hashing or SHA256
-
-
-@lru_cache(maxsize=4096)
-def pattern(text: str) -> re2._Regexp:
-    return re2.compile(text, _QUIET)
-
-
-def check_pattern(text: str) -> None:
-    try:
-        pattern(text)
-    except re2.error as error:
-        said = error.args[0] if error.args else ""
-        why = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
-        raise PreconditionFailed(f"invalid pattern {text!r}: {why}") from error
+    password_id: int = field(default=0, compare=False)
+    """Another one with every new password; the same when only its hash is made anew."""
 
 
 class Users:
@@ -103,18 +53,8 @@ class Users:
         self.permissions: dict[tuple[str, str], PermissionDefinition] = {}
         self.topic_permissions: dict[tuple[str, str, str], TopicPermissionDefinition] = {}
         self.revision = 0
-        self.guest_from_anywhere = False
+        self._password_ids = itertools.count(1)
         self.on_change: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None
-
-    # Logging in --------------------------------------------------------------------------------
-
-    def authenticate(self, name: str, password: str, peer_host: str) -> User | None:
-        user = self.by_name.get(name)
-        if user is None or not verify_password(user, password):
-            return None
-        if name == "guest" and not self.guest_from_anywhere and not _is_loopback(peer_host):
-            return None
-        return user
 
     # Rights ------------------------------------------------------------------------------------
 
@@ -143,14 +83,28 @@ class Users:
     ) -> User:
         """Make or change a user; limits stay as they were."""
         before = self.by_name.get(name)
-        self.on_change(_change(before, password_hash), {"name": name})
-        return self._keep(User(name, password_hash, hashing, tags, before.limits if before else {}))
+        same = before is not None and before.password_hash == password_hash
+        number = before.password_id if before and same else next(self._password_ids)
+        limits = before.limits if before else {}
+        user = self._keep(User(name, password_hash, hashing, tags, limits, number))
+        if before is None or not same:
+            self.on_change(f"user.{'password.changed' if before else 'created'}", {"name": name})
+        if tags != (before.tags if before else ()):
+            self.on_change("user.tags.set", {"name": name, "tags": list(tags)})
+        return user
+
+    def rehash(self, name: str, password_hash: str, hashing: str) -> None:
+        """The same password, kept in another way."""
+        self._keep(replace(self.by_name[name], password_hash=password_hash, hashing=hashing))
 
     def set_tags(self, name: str, tags: tuple[str, ...]) -> None:
         self._keep(replace(self.by_name[name], tags=tags))
+        self.on_change("user.tags.set", {"name": name, "tags": list(tags)})
 
     def set_limits(self, name: str, limits: Mapping[str, int]) -> None:
         self._keep(replace(self.by_name[name], limits=dict(limits)))
+        event = "user.limits.set" if limits else "user.limits.cleared"
+        self.on_change(event, {"username": name, "name": "limits", **limits})
 
     def _keep(self, user: User) -> User:
         self.by_name[user.name] = user
@@ -195,12 +149,15 @@ class Users:
         self.topic_permissions[key] = permission
         self.revision += 1
         self._store.save(permission)
+        self.on_change("topic.permission.created", asdict(permission))
 
     def clear_topic_permission(self, user: str, vhost: str, exchange: str) -> None:
         permission = self.topic_permissions.pop((user, vhost, exchange), None)
         if permission is not None:
             self.revision += 1
             self._store.delete(permission)
+            facts = {"user": user, "vhost": vhost, "exchange": exchange}
+            self.on_change("topic.permission.deleted", facts)
 
     def recover(
         self, definition: UserDefinition | PermissionDefinition | TopicPermissionDefinition
@@ -209,20 +166,15 @@ class Users:
             tags = tuple(tag for tag in definition.tags.split(",") if tag)
             limits = json.loads(definition.options).get("limits", {})
             self.by_name[definition.name] = User(
-                definition.name, definition.password_hash, definition.hashing, tags, limits
+                definition.name,
+                definition.password_hash,
+                definition.hashing,
+                tags,
+                limits,
+                next(self._password_ids),
             )
         elif isinstance(definition, PermissionDefinition):
             self.permissions[definition.user, definition.vhost] = definition
         else:
             key = (definition.user, definition.vhost, definition.exchange)
             self.topic_permissions[key] = definition
-
-
-def _is_loopback(host: str) -> bool:
-    return not host or host.startswith(_LOOPBACK)
-
-
-def _change(before: User | None, password_hash: str) -> str:
-    if before is None:
-        return "user.created"
-    return "user.tags.set" if before.password_hash == password_hash else "user.password.changed"

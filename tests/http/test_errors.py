@@ -7,8 +7,10 @@ import logging
 import httpx
 import pytest
 
-from http_admin.guard import LARGEST_BODY, LARGEST_IMPORT
+from leveret.config import Settings
 from tests.http.conftest import Served
+
+LARGEST_BODY, LARGEST_IMPORT = Settings().http_max_body, Settings().http_max_import
 
 
 def _is_error(answer: httpx.Response, status: int) -> None:

@@ -46,6 +46,8 @@ def clients(broker: Served) -> Iterator[dict[str, httpx.Client]]:
         made = {role: stack.enter_context(broker.client(role)) for role in (*ROLES, "plain")}
         made["nobody"] = stack.enter_context(broker.client(None))
         made["liar"] = stack.enter_context(broker.client("administrator", "wrong"))
+        for role in ROLES:  # before the liar uses up what tries strangers have here
+            assert made[role].get("/api/whoami").status_code == 200
         yield made
 
 

@@ -10,11 +10,12 @@ import pytest
 import pytest_asyncio
 
 import leveret
-from http_admin.auth import ABSOLUTE_SECONDS, IDLE_SECONDS, TRIES_PER_MINUTE
+from http_admin.auth import ABSOLUTE_SECONDS, IDLE_SECONDS
 from http_admin.guard import Hosts
 from leveret.model.clock import ManualClock
 
 LOGIN = {"username": "guest", "password": "guest"}
+TRIES = 5
 QUEUE = "/api/queues/%2F/q"
 
 
@@ -28,7 +29,7 @@ def clock() -> ManualClock:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(clock: ManualClock) -> AsyncIterator[leveret.Broker]:
-    settings = leveret.in_process_settings(http_enabled=True)
+    settings = leveret.in_process_settings(http_enabled=True, login_tries_per_source=TRIES)
     async with leveret.Broker(settings, clock) as broker:
         await broker.http_ready()
         yield broker
@@ -146,13 +147,16 @@ async def test_no_session_outlives_a_working_day(
 async def test_guessing_is_slowed_down_for_the_guesser_only(
     web: httpx.AsyncClient, clock: ManualClock
 ) -> None:
-    wrong = ("guest", "wrong")
-    for _ in range(TRIES_PER_MINUTE):
-        assert (await web.get("/api/whoami", auth=wrong)).status_code == 401
-    answer = await web.post("/api/login", json=LOGIN)
+    assert (await web.post("/api/login", json=LOGIN)).status_code == 200
+    for number in range(TRIES):
+        assert (await web.get("/api/whoami", auth=("x", str(number)))).status_code == 401
+    answer = await web.get("/api/whoami", auth=("y", "new"))
     assert answer.status_code == 429
-    assert "wait" in answer.json()["reason"]
-    assert (await web.get("/api/whoami", auth=("other", "x"))).status_code == 401
+    assert "wait" in answer.json()["reason"] and 0 < int(answer.headers["retry-after"]) <= 60
+    # Who has logged in from here before has tries of its own.
+    for number in range(TRIES):
+        assert (await web.get("/api/whoami", auth=("guest", str(number)))).status_code == 401
+    assert (await web.post("/api/login", json=LOGIN)).status_code == 429
     clock.advance(61)
     assert (await web.post("/api/login", json=LOGIN)).status_code == 200
 

@@ -100,8 +100,8 @@ def test_user_is_made_changed_and_deleted(api):
     assert api.put("users", "w", body={"password": "pw", "tags": "management, monitoring"}) == 201
     row = api.get("users", "w")
     assert row["tags"] == ["management", "monitoring"] and row["limits"] == {}
-    assert row["hashing_algorithm"] == "rabbit_password_hashing_sha256"
-    assert len(base64.b64decode(row["password_hash"])) == 36
+    assert row["hashing_algorithm"] == "leveret_password_hashing_argon2id"
+    assert row["password_hash"].startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     assert api.put("users", "w", body={"password": "pw", "tags": ["policymaker"]}) == 204
     assert api.get("users", "w")["tags"] == ["policymaker"]
     assert api.delete("users", "w") == 204
@@ -138,6 +138,9 @@ def test_user_without_password_cannot_log_in(api, sign_in):
         ({"password": "x"}, "tags_not_present"),
         ({"password_hash": "!!", "tags": ""}, "base64"),
         ({"password_hash": "", "hashing_algorithm": "rot13", "tags": ""}, "hashing_algorithm"),
+        ({"password_hash": "$argon2id$v=19$m=9999999,t=2,p=1$" + "a" * 22 + "$" + "b" * 43,
+          "tags": ""}, "costs too much"),
+        ({"password_hash": "$argon2id$", "tags": ""}, "not an Argon2id hash"),
         ({"password": "", "tags": ""}, "empty"),
         ({"password": "x", "tags": 5}, "tags"),
         ({"password": "x", "tags": ["a,b"]}, "comma"),

@@ -1,0 +1,276 @@
+"""Logging in: is this name's password right, and may it be tried at all?
+
+Steps: the limit on tries; the cache; a hash of RabbitMQ's, which is checked on the spot; else a job
+for one of two threads. Jobs are taken from one source after the other, so that who tries a lot
+waits for itself; the same password tried twice at once is one job. What fails always costs a job,
+known user or not: nobody learns from the time it takes.
+
+The cache holds no password and nothing that can be turned back into one: keyed digests under a key
+that is made at start. An entry dies after a minute, or with the password it was for.
+
+Everything here runs on the loop, the two threads apart, which see a password and a hash only.
+A crash leaves nothing behind: limits and cache start empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from leveret.broker.access import passwords
+from leveret.broker.access.throttle import Charge, Throttle, source_of
+from leveret.config import Settings
+
+if TYPE_CHECKING:
+    from leveret.broker.users import User, Users
+
+log = logging.getLogger("leveret.access")
+
+CACHE_SECONDS = 60.0
+MOST_CACHED = 10_000
+THREADS = 2
+UPGRADE_SECONDS = 1.0
+"""A new hash can wait until the client that has just come in has done what it came for."""
+_LOOPBACK = ("127.", "::1", "::ffff:127.")
+
+
+class Refusal(Enum):
+    """Why somebody is not let in."""
+
+    WRONG = "wrong user name or password"
+    TOO_MANY = "too many failed log-ins"
+    NOT_FROM_HERE = "this user may log in from this machine only"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    why: Refusal
+    retry_seconds: float = 0.0
+
+
+Then = Callable[["User | Refused"], None]
+
+
+@dataclass(slots=True)
+class _Job:
+    name: str
+    password: str
+    hashed: str
+    source: str
+    digest: bytes
+    waiting: list[tuple[str, Then]] = field(default_factory=list)
+    charge: Charge | None = None
+
+
+class Logins:
+    def __init__(
+        self,
+        users: Users,
+        settings: Settings,
+        now: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called when a hash was made anew and wants to be saved."""
+        self.throttle = Throttle(
+            now, settings.login_tries_per_source, settings.login_tries_per_user
+        )
+        self._users = users
+        self._settings = settings
+        self._now = now
+        self._changed = changed
+        self._key = os.urandom(32)
+        self._cache: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+        self._jobs: dict[bytes, _Job] = {}
+        self._lines: dict[str, deque[_Job]] = {}
+        self._running = 0
+        self._threads: Executor | None = None
+        self._upgrades: set[str] = set()
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"<Logins cached={len(self._cache)} jobs={len(self._jobs)}>"
+
+    # Asking ------------------------------------------------------------------------------------
+
+    def begin(self, name: str, password: str, host: str, then: Then) -> None:
+        """Call `then` with the user, or with why not: at once, or when a thread has looked."""
+        answer = self.maybe_now(name, password, host)
+        if answer is not None:
+            then(answer)
+        else:
+            self._line_up(name, password, host, then)
+
+    async def check(self, name: str, password: str, host: str) -> User | Refused:
+        answer = self.maybe_now(name, password, host)
+        if answer is not None:
+            return answer
+        told: asyncio.Future[User | Refused] = asyncio.get_running_loop().create_future()
+
+        def tell(answer: User | Refused) -> None:
+            if not told.done():
+                told.set_result(answer)
+
+        self._line_up(name, password, host, tell)
+        return await told
+
+    def maybe_now(self, name: str, password: str, host: str) -> User | Refused | None:
+        """The answer, unless it takes a thread to know it."""
+        source = source_of(host)
+        wait = self.throttle.wait(source, name)
+        if wait > 0:
+            return Refused(Refusal.TOO_MANY, wait)
+        user = self._users.by_name.get(name)
+        if user is None or not password:
+            return None
+        digest = self._digest(name, password)
+        known = self._cache.get(digest)
+        if known is not None and known[0] == user.password_id and self._now() < known[1]:
+            return self._admitted(user, host)
+        if not passwords.is_quick(user.hashing):
+            return None
+        if not passwords.verify_quick(user.password_hash, user.hashing, password):
+            return None
+        self._upgrade(user, password)
+        self._remember(digest, user)
+        self.throttle.welcome(source, name)
+        return self._admitted(user, host)
+
+    def accept(self, name: str, host: str) -> User | Refused:
+        """Somebody has proved to be this user in another way, such as a certificate."""
+        user = self._users.by_name.get(name)
+        return Refused(Refusal.WRONG) if user is None else self._admitted(user, host)
+
+    async def hash(self, password: str) -> str:
+        """A new password as it is to be stored."""
+        return await asyncio.wrap_future(self._pool().submit(passwords.make, password))
+
+    def forget(self, name: str) -> None:
+        """The password of this user is another now. The cache knows it by `password_id`."""
+        self.throttle.forget(name)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+
+    # Jobs --------------------------------------------------------------------------------------
+
+    def _line_up(self, name: str, password: str, host: str, then: Then) -> None:
+        digest = self._digest(name, password)
+        job = self._jobs.get(digest)
+        if job is None:
+            user = self._users.by_name.get(name)
+            slow = user is not None and not passwords.is_quick(user.hashing)
+            hashed = user.password_hash if user is not None and slow else ""
+            source = source_of(host)
+            if not password or len(password) > passwords.LONGEST:
+                password, hashed = "", ""
+            job = self._jobs[digest] = _Job(name, password, hashed, source, digest)
+            self._lines.setdefault(source, deque()).append(job)
+        job.waiting.append((host, then))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Give the threads their next jobs, from one source after the other."""
+        while self._lines and self._running < THREADS and not self._stopped:
+            source = next(iter(self._lines))
+            line = self._lines.pop(source)
+            job = line.popleft()
+            if line:
+                self._lines[source] = line
+            self._start(job)
+
+    def _start(self, job: _Job) -> None:
+        wait = self.throttle.wait(job.source, job.name)
+        if wait > 0:
+            self._answer(job, Refused(Refusal.TOO_MANY, wait))
+            return
+        job.charge = self.throttle.charge(job.source, job.name)
+        self._running += 1
+        loop = asyncio.get_running_loop()
+        asked = self._pool().submit(passwords.verify, job.hashed or passwords.NOBODYS, job.password)
+        asked.add_done_callback(lambda done: _tell(loop, self._done, job, done))
+
+    def _done(self, job: _Job, asked: Future[bool]) -> None:
+        self._running -= 1
+        is_right = not asked.cancelled() and asked.exception() is None and asked.result()
+        user = self._users.by_name.get(job.name)
+        if is_right and job.hashed and user is not None and user.password_hash == job.hashed:
+            assert job.charge is not None
+            self.throttle.give_back(job.charge)
+            self.throttle.welcome(job.source, job.name)
+            self._remember(job.digest, user)
+            self._answer(job, user)
+        else:
+            self._answer(job, Refused(Refusal.WRONG))
+        self._pump()
+
+    def _answer(self, job: _Job, answer: User | Refused) -> None:
+        del self._jobs[job.digest]
+        for host, then in job.waiting:
+            then(answer if isinstance(answer, Refused) else self._admitted(answer, host))
+
+    def _pool(self) -> Executor:
+        if self._threads is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="leveret-login")
+        return self._threads
+
+    # Letting in --------------------------------------------------------------------------------
+
+    def _admitted(self, user: User, host: str) -> User | Refused:
+        anywhere = user.name != "guest" or self._settings.allow_remote_guest
+        if anywhere or not host or host.startswith(_LOOPBACK):
+            return user
+        return Refused(Refusal.NOT_FROM_HERE)
+
+    def _digest(self, name: str, password: str) -> bytes:
+        said = name.encode("utf-8", "surrogatepass"), password.encode("utf-8", "surrogatepass")
+        return hmac.digest(self._key, len(said[0]).to_bytes(4, "big") + b"".join(said), "sha256")
+
+    def _remember(self, digest: bytes, user: User) -> None:
+        self._cache[digest] = (user.password_id, self._now() + CACHE_SECONDS)
+        self._cache.move_to_end(digest)
+        if len(self._cache) > MOST_CACHED:
+            self._cache.popitem(last=False)
+
+    # Making hashes anew ------------------------------------------------------------------------
+
+    def _upgrade(self, user: User, password: str) -> None:
+        """RabbitMQ's hash gives way to ours. In memory nothing is at rest, so it may stay."""
+        if self._settings.memory or user.name in self._upgrades:
+            return
+        self._upgrades.add(user.name)
+        loop = asyncio.get_running_loop()
+        loop.call_later(UPGRADE_SECONDS, self._hash_anew, user, password)
+
+    def _hash_anew(self, user: User, password: str) -> None:
+        if self._stopped:
+            return
+        loop = asyncio.get_running_loop()
+        made = self._pool().submit(passwords.make, password)
+        made.add_done_callback(lambda done: _tell(loop, self._keep_anew, user, done))
+
+    def _keep_anew(self, user: User, made: Future[str]) -> None:
+        self._upgrades.discard(user.name)
+        current = self._users.by_name.get(user.name)
+        if made.cancelled() or current is None or current.password_hash != user.password_hash:
+            return
+        self._users.rehash(user.name, made.result(), passwords.ARGON2ID)
+        log.info("the password of user %r is now kept as Argon2id", user.name)
+        self._changed()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+    """From a thread; the loop may have gone meanwhile, and then nobody waits."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call, *arguments)

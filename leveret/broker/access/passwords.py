@@ -1,0 +1,110 @@
+"""Passwords at rest: Argon2id for new ones, RabbitMQ's hashes as they come.
+
+A hash is a text and the name of its algorithm. RabbitMQ's are base64 of a 4-octet salt and a
+digest, checked in microseconds and therefore only until their owner logs in again: then they are
+made anew with Argon2id. `verify` and `make` take tens of milliseconds and 19 MiB; they belong on a
+thread. Argon2's library is imported there, so that a start does not pay for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Callable
+
+from leveret.model.errors import PreconditionFailed
+
+ARGON2ID = "leveret_password_hashing_argon2id"
+SHA256 = "rabbit_password_hashing_sha256"
+RABBITMQ: dict[str, Callable[[bytes], hashlib._Hash]] = {
+    SHA256: hashlib.sha256,
+    "rabbit_password_hashing_sha512": hashlib.sha512,
+    "rabbit_password_hashing_md5": hashlib.md5,
+}
+"""By the names its definitions use."""
+KNOWN = (ARGON2ID, *RABBITMQ)
+MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
+MOST_MEMORY_KIB, MOST_PASSES, MOST_LANES = 1024 * 1024, 16, 16
+LONGEST = 4096
+"""Octets of a password; hashing more would only be work for us."""
+_SALT_OCTETS, _DIGEST_OCTETS = 16, 32
+_ARGON2ID = re.compile(
+    r"\$argon2id\$v=19\$m=(\d{1,9}),t=(\d{1,4}),p=(\d{1,4})\$[A-Za-z0-9+/]{11,86}\$[A-Za-z0-9+/]{16,171}"
+)
+NOBODYS = (
+    "$argon2id$v=19$m=19456,t=2,p=1$eHh4eHh4eHh4eHh4eHh4eA$"
+    "JyqejfgZQQ1JiDGNbgYg/pB6xceZ5jPsTCtbORd2/10"
+)
+"""What passwords of unknown users are checked against: it must take as long as a known one's."""
+
+
+def hash_password(password: str, salt: bytes | None = None, hashing: str = SHA256) -> str:
+    """RabbitMQ's own form: base64 of a 4-octet salt and the digest of salt and password."""
+    salt = os.urandom(4) if salt is None else salt
+    return base64.b64encode(salt + RABBITMQ[hashing](salt + password.encode()).digest()).decode()
+
+
+def make(password: str) -> str:
+    """An Argon2id hash, in the usual text form. Slow: for a thread."""
+    from argon2.low_level import Type, hash_secret
+
+    salt = os.urandom(_SALT_OCTETS)
+    raw = hash_secret(password.encode(), salt, PASSES, MEMORY_KIB, LANES, _DIGEST_OCTETS, Type.ID)
+    return raw.decode("ascii")
+
+
+def verify(hashed: str, password: str) -> bool:
+    """Does the password fit this Argon2id hash? Slow: for a thread."""
+    from argon2.exceptions import Argon2Error
+    from argon2.low_level import Type, verify_secret
+
+    try:
+        return verify_secret(hashed.encode("ascii"), password.encode(), Type.ID)
+    except (Argon2Error, ValueError):
+        return False
+
+
+def is_quick(hashing: str) -> bool:
+    return hashing in RABBITMQ
+
+
+def verify_quick(hashed: str, hashing: str, password: str) -> bool:
+    """Does the password fit this hash of RabbitMQ's?"""
+    try:
+        stored = base64.b64decode(hashed, validate=True)
+    except ValueError:
+        return False
+    if len(stored) <= 4:
+        return False
+    return hmac.compare_digest(hash_password(password, stored[:4], hashing), hashed)
+
+
+def check_hash(hashed: str, hashing: str | None) -> str:
+    """Refuse what no password can be checked against; the name of the algorithm."""
+    if hashing is not None and hashing not in KNOWN:
+        raise PreconditionFailed(
+            f"unknown hashing_algorithm {hashing!r}; known are {', '.join(KNOWN)}"
+        )
+    if hashing == ARGON2ID or (hashing is None and hashed.startswith("$argon2id$")):
+        _check_argon2id(hashed)
+        return ARGON2ID
+    try:
+        base64.b64decode(hashed, validate=True)
+    except ValueError:
+        raise PreconditionFailed("password_hash is not base64") from None
+    return hashing or SHA256
+
+
+def _check_argon2id(hashed: str) -> None:
+    """Also its costs: a hash that takes a gigabyte to check would be an attack on ourselves."""
+    found = _ARGON2ID.fullmatch(hashed)
+    if not hashed:
+        return  # nobody can log in
+    if found is None:
+        raise PreconditionFailed("password_hash is not an Argon2id hash ($argon2id$v=19$...)")
+    for value, most in zip(found.groups(), (MOST_MEMORY_KIB, MOST_PASSES, MOST_LANES), strict=True):
+        if not 1 <= int(value) <= most:
+            raise PreconditionFailed(f"password_hash costs too much: {value} is more than {most}")

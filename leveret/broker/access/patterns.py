@@ -1,0 +1,33 @@
+"""Patterns that come from outside. RE2: linear in their input, whatever the pattern."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import re2
+
+from leveret.model.errors import PreconditionFailed
+
+_QUIET = re2.Options()
+_QUIET.log_errors = False  # whoever gave a bad pattern is told; the broker's log need not be
+
+
+@lru_cache(maxsize=4096)
+def pattern(text: str) -> re2._Regexp:
+    return re2.compile(text, _QUIET)
+
+
+def check_pattern(text: str) -> None:
+    try:
+        pattern(text)
+    except re2.error as error:
+        said = error.args[0] if error.args else ""
+        why = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        raise PreconditionFailed(f"invalid pattern {text!r}: {why}") from error
+
+
+def expand(text: str, **values: str) -> str:
+    """A pattern with its variables: `{username}` is the name itself, never a pattern."""
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", re2.escape(value))
+    return text

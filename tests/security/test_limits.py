@@ -1,0 +1,194 @@
+"""Limits on those who have proved nothing yet: strangers, bytes before login, slow requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+import leveret
+from amqp_server.strangers import Strangers
+from leveret.config import Settings
+
+HEADER = b"AMQP\x00\x00\x09\x01"
+PATIENCE = 30.0
+
+
+@contextlib.asynccontextmanager
+async def _running(**changes: object) -> AsyncIterator[leveret.Broker]:
+    async with leveret.Broker(leveret.in_process_settings(**changes)) as running:
+        yield running
+
+
+async def _connect(running: leveret.Broker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(*running.amqp_address)
+
+
+async def _ends(reader: asyncio.StreamReader) -> bytes:
+    """Everything the broker says until it ends the connection."""
+    with contextlib.suppress(ConnectionError):
+        return await asyncio.wait_for(reader.read(), PATIENCE)
+    return b""
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+def test_strangers_are_counted_by_address_and_in_all() -> None:
+    some = Strangers(Settings(unauthenticated_max=3, unauthenticated_max_per_address=2))
+    some.come("10.0.0.1")
+    some.come("::ffff:10.0.0.1")
+    assert "from 10.0.0.1" in str(some.maybe_refuse("10.0.0.1"))
+    assert some.maybe_refuse("10.0.0.2") is None
+    some.come("10.0.0.2")
+    assert "3 connections" in str(some.maybe_refuse("10.0.0.3"))
+    some.go("10.0.0.1")
+    assert some.maybe_refuse("10.0.0.1") is None
+    assert len(some) == 2
+
+
+async def test_strangers_beyond_the_limit_are_cut_off_and_users_are_not() -> None:
+    async with _running(unauthenticated_max_per_address=2) as running:
+        first = await _connect(running)
+        second = await _connect(running)
+        await _until(lambda: len(running.amqp.strangers) == 2)
+        third = await _connect(running)
+        assert await _ends(third[0]) == b""
+        for _, writer in (first, second, third):
+            writer.close()
+        await _until(lambda: len(running.amqp.strangers) == 0)
+        import aio_pika
+
+        clients = [await aio_pika.connect(running.url) for _ in range(4)]  # users do not count
+        assert len(running.amqp.strangers) == 0
+        for client in clients:
+            await client.close()
+        assert running.amqp.strangers.turned_away == 1
+
+
+async def test_connections_beyond_the_limit_are_cut_off() -> None:
+    async with _running(connection_max=1) as running:
+        _, writer = await _connect(running)
+        await _until(lambda: len(running.amqp.sessions) == 1)
+        refused = await _connect(running)
+        assert await _ends(refused[0]) == b""
+        refused[1].close()
+        writer.close()
+
+
+@pytest.mark.parametrize("said", [b"", HEADER[:3], HEADER, HEADER + b"\x01\x00\x00\x00\x00\x10"])
+async def test_who_does_not_log_in_is_dropped(said: bytes) -> None:
+    async with _running(handshake_timeout=0.2) as running:
+        reader, writer = await _connect(running)
+        writer.write(said)
+        heard = await _ends(reader)
+        assert (b"PLAIN" in heard) is said.startswith(HEADER)
+        writer.close()
+
+
+async def test_much_before_login_is_not_kept() -> None:
+    """While a password is being checked nothing is read; what had come before is bounded."""
+    async with _running(login_buffer=8192) as running:
+        reader, writer = await _connect(running)
+        answer = b"\x00nobody\x00wrong"
+        start_ok = (
+            b"\x00\x0a\x00\x0b" + b"\x00\x00\x00\x00" + b"\x05PLAIN"
+            + len(answer).to_bytes(4, "big") + answer + b"\x05en_US"
+        )  # fmt: skip
+        frame = b"\x01\x00\x00" + len(start_ok).to_bytes(4, "big") + start_ok + b"\xce"
+        writer.write(HEADER + frame + b"\x00" * 60_000)
+        await _ends(reader)
+        assert all(session.wire.buffered <= 65_536 for session in running.amqp.sessions)
+        writer.close()
+
+
+@pytest.mark.parametrize("size", [8193, 200_000, 0xFFFFFFFF])
+async def test_frame_too_large_before_login_is_refused_unread(size: int) -> None:
+    async with _running() as running:
+        reader, writer = await _connect(running)
+        writer.write(HEADER + b"\x01\x00\x00" + size.to_bytes(4, "big"))
+        heard = await _ends(reader)
+        assert b"FRAME_ERROR" in heard
+        writer.close()
+
+
+async def test_limit_of_queues_holds_in_every_vhost() -> None:
+    async with _running(queue_max=2) as running:
+        import aio_pika
+
+        running.broker.add_vhost("more")
+        assert running.broker.vhosts["more"].most_queues == 2
+        client = await aio_pika.connect(running.url)
+        channel = await client.channel()
+        for name in ("a", "b"):
+            await channel.declare_queue(name)
+        with pytest.raises(aio_pika.exceptions.ChannelPreconditionFailed, match="queue limit"):
+            await channel.declare_queue("c")
+        await client.close()
+
+
+# HTTP --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET /api/overview HT",
+        b"PUT /api/queues/%2F/q HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{",
+    ],
+)
+async def test_slow_request_is_cut_off(said: bytes) -> None:
+    async with _running(http_enabled=True, http_timeout=0.3) as running:
+        await running.http_ready()
+        assert running.http_address is not None
+        reader, writer = await asyncio.open_connection(*running.http_address)
+        writer.write(said)
+        assert await _ends(reader) == b""
+        writer.close()
+
+
+async def test_http_connections_beyond_the_limit_are_cut_off() -> None:
+    async with _running(http_enabled=True, http_connection_max=1) as running:
+        await running.http_ready()
+        assert running.http_address is not None
+        kept = await asyncio.open_connection(*running.http_address)
+        kept[1].write(b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert b"401" in await asyncio.wait_for(kept[0].readline(), PATIENCE)
+        refused = await asyncio.open_connection(*running.http_address)
+        assert await _ends(refused[0]) == b""
+        for _, writer in (kept, refused):
+            writer.close()
+
+
+async def test_vanished_peers_are_looked_for_without_heartbeats() -> None:
+    async with _running() as running:
+        _, writer = await _connect(running)
+        await _until(lambda: len(running.amqp.sessions) == 1)
+        (session,) = running.amqp.sessions
+        raw = session.line._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        writer.close()
+
+
+async def test_broker_that_was_stopped_reads_first_and_judges_later() -> None:
+    """After a pause of its own it does not hold the silence against its clients."""
+    async with _running() as running:
+        _, writer = await _connect(running)
+        await _until(lambda: len(running.amqp.sessions) == 1)
+        (session,) = running.amqp.sessions
+        session.last_received = session.connected = running.broker.clock.monotonic() - 1000
+        running.amqp._wake(asyncio.get_running_loop().time() - 5)
+        assert running.broker.clock.monotonic() - session.connected < 500
+        assert session in running.amqp.sessions
+        writer.close()

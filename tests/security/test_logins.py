@@ -1,0 +1,174 @@
+"""Passwords: kept as Argon2id, checked on threads, remembered for a minute and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+import leveret
+from leveret.broker import Broker, User
+from leveret.broker.access import passwords
+from leveret.broker.access.logins import CACHE_SECONDS, Refusal, Refused
+from leveret.model.clock import ManualClock
+from leveret.model.store import PermissionDefinition
+
+HOME = "127.0.0.1"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest_asyncio.fixture
+async def broker(clock: ManualClock) -> AsyncIterator[Broker]:
+    async with leveret.Broker(leveret.in_process_settings(), clock) as running:
+        yield running.broker
+
+
+@pytest.fixture
+def hashings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The passwords that threads were asked about."""
+    asked: list[str] = []
+    real = passwords.verify
+
+    def verify(hashed: str, password: str) -> bool:
+        asked.append(password)
+        return real(hashed, password)
+
+    monkeypatch.setattr(passwords, "verify", verify)
+    return asked
+
+
+async def _add(broker: Broker, name: str, password: str) -> User:
+    hashed = await broker.access.logins.hash(password)
+    return broker.users.put_user(name, hashed, ("management",), passwords.ARGON2ID)
+
+
+async def _why(broker: Broker, name: str, password: str, host: str = HOME) -> Refusal | None:
+    answer = await broker.access.logins.check(name, password, host)
+    return answer.why if isinstance(answer, Refused) else None
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_right_password_lets_in_and_is_remembered(
+    broker: Broker, clock: ManualClock, hashings: list[str]
+) -> None:
+    user = await _add(broker, "ann", "secret")
+    assert user.password_hash.startswith("$argon2id$")
+    for _ in range(5):
+        assert await _why(broker, "ann", "secret") is None
+    assert hashings == ["secret"]
+    clock.advance(CACHE_SECONDS)
+    assert await _why(broker, "ann", "secret") is None
+    assert hashings == ["secret", "secret"]
+
+
+async def test_same_password_at_the_same_time_is_hashed_once(
+    broker: Broker, hashings: list[str]
+) -> None:
+    await _add(broker, "ann", "secret")
+    answers = await asyncio.gather(*(_why(broker, "ann", "secret") for _ in range(100)))
+    assert set(answers) == {None}
+    assert hashings == ["secret"]
+
+
+async def test_new_password_counts_at_once(broker: Broker) -> None:
+    await _add(broker, "ann", "secret")
+    assert await _why(broker, "ann", "secret") is None
+    await _add(broker, "ann", "other")
+    assert await _why(broker, "ann", "secret") is Refusal.WRONG
+    assert await _why(broker, "ann", "other") is None
+
+
+async def test_deleted_user_is_out_at_once_and_so_is_the_next_of_that_name(broker: Broker) -> None:
+    await _add(broker, "ann", "secret")
+    assert await _why(broker, "ann", "secret") is None
+    broker.delete_user("ann")
+    assert await _why(broker, "ann", "secret") is Refusal.WRONG
+    await _add(broker, "ann", "hers")
+    assert await _why(broker, "ann", "secret") is Refusal.WRONG
+
+
+async def test_password_that_changes_while_it_is_checked_does_not_let_in(broker: Broker) -> None:
+    await _add(broker, "ann", "secret")
+    asked = asyncio.create_task(_why(broker, "ann", "secret"))
+    await asyncio.sleep(0)
+    broker.users.put_user("ann", "", ("management",))
+    assert await asked is Refusal.WRONG
+
+
+@pytest.mark.parametrize("name", ["ann", "nobody", "old"])
+async def test_every_wrong_password_costs_the_same(
+    broker: Broker, hashings: list[str], name: str
+) -> None:
+    """Known, unknown or with a hash of RabbitMQ's: each is one Argon2id computation."""
+    await _add(broker, "ann", "secret")
+    broker.users.put_user("old", passwords.hash_password("secret"), ())
+    assert await _why(broker, name, "guess") is Refusal.WRONG
+    assert hashings == ["guess"]
+
+
+@pytest.mark.parametrize("name", ["ann", "empty", "guest"])
+async def test_blank_password_is_refused(broker: Broker, name: str) -> None:
+    await _add(broker, "ann", "secret")
+    broker.users.put_user("empty", passwords.make(""), (), passwords.ARGON2ID)
+    assert await _why(broker, name, "") is Refusal.WRONG
+
+
+async def test_endless_password_is_refused(broker: Broker, hashings: list[str]) -> None:
+    await _add(broker, "ann", "secret")
+    assert await _why(broker, "ann", "x" * (passwords.LONGEST + 1)) is Refusal.WRONG
+    assert hashings == [""]
+
+
+async def test_tries_made_at_once_are_counted(broker: Broker, hashings: list[str]) -> None:
+    most = broker.settings.login_tries_per_source
+    await _add(broker, "ann", "secret")
+    answers = await asyncio.gather(*(_why(broker, "ann", f"guess {n}") for n in range(200)))
+    assert answers.count(Refusal.WRONG) == len(hashings) == most
+    assert answers.count(Refusal.TOO_MANY) == 200 - most
+    assert await _why(broker, "ann", "secret", "127.0.0.2") is None
+
+
+async def test_guest_is_for_this_machine_only(broker: Broker) -> None:
+    for host in (HOME, "127.8.9.10", "::1", "::ffff:127.0.0.1"):
+        assert await _why(broker, "guest", "guest", host) is None
+    for host in ("10.1.2.3", "::ffff:10.1.2.3", "2001:db8::1", "128.0.0.1"):
+        assert await _why(broker, "guest", "guest", host) is Refusal.NOT_FROM_HERE
+
+
+async def test_guest_from_elsewhere_if_allowed() -> None:
+    settings = leveret.in_process_settings(allow_remote_guest=True)
+    async with leveret.Broker(settings) as running:
+        assert await _why(running.broker, "guest", "guest", "10.1.2.3") is None
+
+
+async def test_hash_of_rabbitmq_is_made_anew_at_the_next_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.broker.access.logins.UPGRADE_SECONDS", 0)
+    settings = leveret.in_process_settings(data_dir=tmp_path)
+    async with leveret.Broker(settings) as running:
+        users = running.broker.users
+        old = users.put_user("old", passwords.hash_password("secret"), ("management",))
+        users.set_permission(PermissionDefinition("old", "/", ".*", ".*", ".*"))
+        assert await _why(running.broker, "old", "secret") is None
+        await _until(lambda: users.by_name["old"].hashing == passwords.ARGON2ID)
+        assert users.by_name["old"].password_id == old.password_id  # sessions go on
+        assert await _why(running.broker, "old", "secret") is None
+    async with leveret.Broker(settings) as again:
+        assert again.broker.users.by_name["old"].hashing == passwords.ARGON2ID
+        assert await _why(again.broker, "old", "secret") is None
+        assert await _why(again.broker, "old", "guess") is Refusal.WRONG

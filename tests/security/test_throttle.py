@@ -1,0 +1,109 @@
+"""Tries in vain: who is slowed down, who is not, and that nobody can empty the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from leveret.broker.access import throttle
+from leveret.broker.access.throttle import MOST_SOURCES, WINDOW_SECONDS, Throttle, source_of
+from leveret.model.clock import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def limits(clock: ManualClock) -> Throttle:
+    return Throttle(clock.monotonic, 3, 5)
+
+
+def test_source_has_so_many_tries_a_minute(limits: Throttle, clock: ManualClock) -> None:
+    for number in range(3):
+        assert limits.wait("1.1.1.1", f"user-{number}") == 0
+        limits.charge("1.1.1.1", f"user-{number}")
+        clock.advance(10)
+    assert limits.wait("1.1.1.1", "another") == WINDOW_SECONDS - 30
+    assert limits.wait("2.2.2.2", "another") == 0
+    clock.advance(WINDOW_SECONDS - 30)
+    assert limits.wait("1.1.1.1", "another") == 0
+
+
+def test_account_has_so_many_tries_over_all_sources(limits: Throttle) -> None:
+    for number in range(5):
+        limits.charge(f"1.1.1.{number}", "ann")
+    assert limits.wait("1.1.1.99", "ann") == WINDOW_SECONDS
+    assert limits.wait("1.1.1.99", "bob") == 0
+
+
+def test_owner_is_not_locked_out_by_guesses_from_elsewhere(limits: Throttle) -> None:
+    limits.welcome("9.9.9.9", "ann")
+    for number in range(5):
+        limits.charge(f"1.1.1.{number}", "ann")
+    assert limits.wait("9.9.9.9", "ann") == 0
+    limits.forget("ann")
+    assert limits.wait("9.9.9.9", "ann") > 0
+
+
+def test_neighbours_of_a_wrong_client_go_on(limits: Throttle) -> None:
+    limits.welcome("9.9.9.9", "ann")
+    for _ in range(3):
+        limits.charge("9.9.9.9", "misconfigured")
+    assert limits.wait("9.9.9.9", "misconfigured") > 0
+    assert limits.wait("9.9.9.9", "ann") == 0
+    for _ in range(3):
+        limits.charge("9.9.9.9", "ann")
+    assert limits.wait("9.9.9.9", "ann") > 0
+
+
+def test_right_password_costs_nothing(limits: Throttle) -> None:
+    for _ in range(10):
+        limits.give_back(limits.charge("1.1.1.1", "ann"))
+    assert limits.wait("1.1.1.1", "ann") == 0
+    assert len(limits) == 0
+
+
+def test_flood_of_sources_does_not_set_a_guesser_free(limits: Throttle) -> None:
+    """A table that is full loses its oldest entry, not all of them."""
+    for number in range(MOST_SOURCES):
+        limits.charge(f"source-{number}", f"name-{number}")
+    for _ in range(3):
+        limits.charge("1.1.1.1", "ann")
+    for number in range(100):
+        limits.charge(f"more-{number}", f"more-{number}")
+    assert limits.wait("1.1.1.1", "ann") > 0
+    assert len(limits) <= MOST_SOURCES
+
+
+def test_welcome_sources_are_bounded(limits: Throttle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throttle, "MOST_WELCOME", 2)
+    for name in ("a", "b", "c"):
+        limits.welcome("1.1.1.1", name)
+    for number in range(5):
+        limits.charge(f"x{number}", "a")
+        limits.charge(f"x{number}", "c")
+    assert limits.wait("1.1.1.1", "a") > 0
+    assert limits.wait("1.1.1.1", "c") == 0
+
+
+def test_zero_is_no_limit(clock: ManualClock) -> None:
+    limits = Throttle(clock.monotonic, 0, 0)
+    for _ in range(1000):
+        limits.charge("1.1.1.1", "ann")
+    assert limits.wait("1.1.1.1", "ann") == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("::ffff:10.0.0.7", "10.0.0.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("not:an:address", "not:an:address"),
+    ],
+)
+def test_source_of(host: str, source: str) -> None:
+    assert source_of(host) == source
