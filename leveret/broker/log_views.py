@@ -89,7 +89,8 @@ def described_group(group: LogGroup) -> Json:
     ]
     return {
         "group": group.name,
-        "commit": group.mode.value,
+        "commit": group.plan.mode.value,
+        "commit_interval_ms": group.plan.interval_ms or None,
         "members": members,
         "partitions": parts,
         "lag": sum(part["lag"] or 0 for part in parts),

@@ -26,6 +26,7 @@ M = TypeVar("M", bound=Hashable)
 class CommitMode(Enum):
     ON_ACK = "ack"
     ON_DELIVERY = "delivery"
+    AT_INTERVALS = "interval"
 
 
 class Settled(Enum):
@@ -188,6 +189,11 @@ class Group(Generic[M]):
             return Rebalance(self.generation, (), ())
         del self._members[member]
         return self._rebalance()
+
+    def commit_positions(self) -> None:
+        """Everything delivered so far counts as processed."""
+        for partition, lease in self._leases.items():
+            self.commit(partition, lease.position)
 
     def leases(self, member: M) -> list[Lease[M]]:
         """The partitions of a member; empty for an idle one."""

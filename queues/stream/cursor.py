@@ -17,6 +17,7 @@ from queues.log import Lease, Record
 from queues.stream.records import LogEntry, Stamp
 
 if TYPE_CHECKING:
+    from queues.stream.filter import RecordFilter
     from queues.stream.reading import Reading
 
 SMALLEST_CHUNK = 64
@@ -49,7 +50,10 @@ class Readable(Protocol):
 
 
 class Cursor:
-    """`resent_below`: offsets that another member of the group may have seen before."""
+    """`resent_below`: offsets that another member of the group may have seen before.
+
+    `filter`: what is not wanted is passed over without costing credit.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class Cursor:
         wake: Callable[[], None],
         lease: Lease[Reading] | None = None,
         resent_below: int = 0,
+        filter: RecordFilter | None = None,
     ) -> None:
         self.log = log
         self.lease = lease
@@ -65,6 +70,7 @@ class Cursor:
         self.is_closed = False
         self._wake = wake
         self._resent_below = resent_below
+        self._filter = filter
         self._again: list[Record] = []
         self._records: Sequence[Record] = ()
         self._at = 0
@@ -114,10 +120,11 @@ class Cursor:
         if self._read_from < end:
             most = min(end - self._read_from, LARGEST_CHUNK)
             try:
-                self._records = self.log.read_now(self._read_from, most, CHUNK_BYTES)
+                records = self.log.read_now(self._read_from, most, CHUNK_BYTES)
             except OSError:
                 return  # the reader thread tries again, and tells of it
-            self._passed(self._records, end)
+            self._passed(records, end)
+            self._records = records if self._filter is None else self._filter.wanted(records)
 
     def _read_ahead(self) -> None:
         left = self.log.next_offset - self._read_from
@@ -141,6 +148,8 @@ class Cursor:
             return
         self._is_loading = False
         self._passed(records, end)
+        if self._filter is not None:
+            records = self._filter.wanted(records)
         self._ahead = records or None
         self._wake()
 

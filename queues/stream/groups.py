@@ -7,7 +7,9 @@ goes on at what was saved: records after it may come again, none is skipped.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from leveret.model.errors import PreconditionFailed
@@ -17,8 +19,21 @@ from queues.stream.cursor import Cursor, Readable
 from queues.stream.reading import Reading
 from queues.stream.records import LogEntry
 
+DEFAULT_COMMIT_INTERVAL_MS = 5_000
 SaveOffset = Callable[[int, str, int], None]
 """queue id of the partition, group, offset"""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """When the group's offsets move; `interval_ms` counts for `AT_INTERVALS` alone."""
+
+    mode: CommitMode = CommitMode.ON_ACK
+    interval_ms: int = 0
+
+    def __str__(self) -> str:
+        every = f" of {self.interval_ms} ms" if self.interval_ms else ""
+        return f"{self.mode.value}{every}"
 
 
 class GroupLog(Readable, Protocol):
@@ -51,6 +66,8 @@ class LogGroup:
         self._changed: dict[int, int] = {}
         self._reached: dict[int, int] = {}
         self._cursors: dict[int, Cursor] = {}
+        self._interval_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._group: Group[Reading] = Group(
             len(logs), start=self._start_of, save=self._changed.__setitem__, committed=committed
         )
@@ -65,19 +82,36 @@ class LogGroup:
         return self._group.members
 
     @property
-    def mode(self) -> CommitMode:
-        return self._group.mode
+    def plan(self) -> CommitPlan:
+        return CommitPlan(self._group.mode, self._interval_ms)
 
-    def join(self, member: Reading, start: OffsetSpec, mode: CommitMode) -> None:
+    def join(self, member: Reading, start: OffsetSpec, plan: CommitPlan) -> None:
         """`start` counts where the group has never been; all members commit the same way."""
-        if self.members and mode is not self._group.mode:
+        if self.members and plan != self.plan:
             raise PreconditionFailed(
-                f"invalid arg 'x-commit': the members of group '{self.name}' commit on "
-                f"{self._group.mode.value}"
+                f"invalid arg 'x-commit': the members of group '{self.name}' commit by {self.plan}"
             )
-        self._group.mode = mode
+        self._group.mode, self._interval_ms = plan.mode, plan.interval_ms
         self._start = start
         self._apply(self._group.join(member))
+        self._tick()
+
+    def _tick(self) -> None:
+        """Commits at intervals go on as long as there are members."""
+        if self._timer is None and self._interval_ms and self.members:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._interval_ms / 1000, self._commit_positions)
+
+    def _commit_positions(self) -> None:
+        self._timer = None
+        if self._group.mode is CommitMode.AT_INTERVALS:
+            self._group.commit_positions()
+            self._flush()
+        self._tick()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def leave(self, member: Reading) -> None:
         self._apply(self._group.leave(member))
@@ -120,7 +154,7 @@ class LogGroup:
         lease = entries[0].cursor.lease
         assert lease is not None
         lease.delivered([entry.id for entry in entries])
-        if self._group.mode is CommitMode.ON_ACK:
+        if self._group.mode is not CommitMode.ON_DELIVERY:
             return True
         must_wait = bool(self._changed)
         self._flush()

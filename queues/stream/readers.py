@@ -15,13 +15,22 @@ from queues.entry import Entry, Outcome
 from queues.log import CommitMode, OffsetSpec, SpecError, parse_offset_spec, resolve_offset
 from queues.port import Consumer, HeldQueue
 from queues.stream.cursor import Cursor
-from queues.stream.groups import GroupLog, LogGroup, SaveOffset
+from queues.stream.filter import FILTER_ARGUMENT, RecordFilter, maybe_filter
+from queues.stream.groups import (
+    DEFAULT_COMMIT_INTERVAL_MS,
+    CommitPlan,
+    GroupLog,
+    LogGroup,
+    SaveOffset,
+)
 from queues.stream.reading import Defer, Reading
 from queues.stream.records import LogEntry
 
 GROUP_ARGUMENT = "x-group"
 COMMIT_ARGUMENT = "x-commit"
+INTERVAL_ARGUMENT = "x-commit-interval"
 OFFSET_ARGUMENT = "x-stream-offset"
+LONGEST_COMMIT_INTERVAL_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +72,29 @@ class Readers:
         self._check(consumer)
         start = self._start(consumer.arguments)
         name = consumer.arguments.get(GROUP_ARGUMENT)
+        wanted = self._filter(consumer.arguments)
         if name is None:
-            self._add_single(consumer, start)
+            self._add_single(consumer, start, wanted)
+        elif wanted is not None:
+            raise self._invalid(FILTER_ARGUMENT, "a group reads whole partitions")
         else:
-            self._add_member(consumer, start, self.group(self._group_name(name)))
+            self._add_member(consumer, start, self._group_name(name))
         self._wake()
 
-    def _add_single(self, consumer: Consumer, start: OffsetSpec) -> None:
+    def _add_single(
+        self, consumer: Consumer, start: OffsetSpec, wanted: RecordFilter | None
+    ) -> None:
         reading = Reading(self._queue, consumer, self._around.defer)
         for log in self._logs:
             position = resolve_offset(start, log, self._around.now_ms())
-            reading.read(Cursor(log, position, self._wake))
+            reading.read(Cursor(log, position, self._wake, filter=wanted))
         self._readings[consumer] = reading
 
-    def _add_member(self, consumer: Consumer, start: OffsetSpec, group: LogGroup) -> None:
-        mode = self._mode(consumer.arguments)
+    def _add_member(self, consumer: Consumer, start: OffsetSpec, name: str) -> None:
+        plan = self._plan(consumer.arguments)
+        group = self.group(name)
         member = Reading(self._queue, consumer, self._around.defer, group)
-        group.join(member, start, mode)
+        group.join(member, start, plan)
         self._readings[consumer] = member
 
     def remove(self, consumer: Consumer) -> None:
@@ -99,6 +114,8 @@ class Readers:
         """The broker stops: places stay as they are saved."""
         for reading in self._readings.values():
             reading.close()
+        for group in self.groups.values():
+            group.close()
 
     # Working -----------------------------------------------------------------------------------
 
@@ -150,7 +167,9 @@ class Readers:
         return group
 
     def forget_group(self, name: str) -> None:
-        self.groups.pop(name, None)
+        group = self.groups.pop(name, None)
+        if group is not None:
+            group.close()
         for log in self._logs:
             self._around.forget_offset(log.id, name)
 
@@ -180,11 +199,31 @@ class Readers:
             raise self._invalid(GROUP_ARGUMENT, "must be a name of 1 to 255 characters")
         return name
 
-    def _mode(self, arguments: Mapping[str, Any]) -> CommitMode:
+    def _filter(self, arguments: Mapping[str, Any]) -> RecordFilter | None:
         try:
-            return CommitMode(arguments.get(COMMIT_ARGUMENT, "ack"))
+            return maybe_filter(arguments)
+        except SpecError as error:
+            raise self._invalid(FILTER_ARGUMENT, str(error)) from error
+
+    def _plan(self, arguments: Mapping[str, Any]) -> CommitPlan:
+        try:
+            mode = CommitMode(arguments.get(COMMIT_ARGUMENT, "ack"))
         except ValueError:
-            raise self._invalid(COMMIT_ARGUMENT, "must be ack or delivery") from None
+            why = "must be ack, delivery or interval"
+            raise self._invalid(COMMIT_ARGUMENT, why) from None
+        interval = arguments.get(INTERVAL_ARGUMENT)
+        if mode is not CommitMode.AT_INTERVALS:
+            if interval is not None:
+                raise self._invalid(INTERVAL_ARGUMENT, "goes with x-commit: interval")
+            return CommitPlan(mode)
+        if interval is None:
+            return CommitPlan(mode, DEFAULT_COMMIT_INTERVAL_MS)
+        if isinstance(interval, bool) or not isinstance(interval, int):
+            raise self._invalid(INTERVAL_ARGUMENT, f"must be milliseconds, not {interval!r}")
+        if not 1 <= interval <= LONGEST_COMMIT_INTERVAL_MS:
+            why = f"must be between 1 and {LONGEST_COMMIT_INTERVAL_MS} ms"
+            raise self._invalid(INTERVAL_ARGUMENT, why)
+        return CommitPlan(mode, interval)
 
     def _invalid(self, name: str, why: str) -> PreconditionFailed:
         return PreconditionFailed(f"invalid arg '{name}' for {self._where}: {why}")

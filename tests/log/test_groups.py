@@ -107,6 +107,35 @@ def test_commit_on_delivery_never_repeats(orders, home, channel, readers):
     assert group(home)["commit"] == "delivery"
 
 
+def test_commit_at_intervals_saves_what_was_delivered(orders, home, channel, readers):
+    """As Kafka's automatic commits: saved now and then, whatever the member does with it."""
+    publish(channel, orders, numbered(30))
+    options = {"prefetch": 5, "acks": False, "x_group": "G", "x_commit": "interval", **FIRST}
+    first = readers(orders, x_commit_interval=30, **options).read(5)
+    wait_for(lambda: sum(committed(home)) == 5, first)
+    assert group(home)["commit"] == "interval" and group(home)["commit_interval_ms"] == 30
+    for method, _, _ in first.records:
+        first.channel.basic_ack(method.delivery_tag)
+    first.read(10)
+    wait_for(lambda: sum(committed(home)) == 10, first)
+    first.die()
+    wait_for(lambda: not group(home)["members"])
+    home.restart()
+    assert sum(committed(home)) == 10
+    second = readers(orders, x_commit_interval=30, **{**options, "prefetch": 50}).read(20)
+    assert not set(first.places) & set(second.quiet(0.1).places)
+
+
+def test_what_was_delivered_since_the_last_interval_comes_again(orders, home, channel, readers):
+    publish(channel, orders, numbered(30))
+    options = {"x_group": "G", "x_commit": "interval", "x_commit_interval": 3_600_000, **FIRST}
+    first = readers(orders, **options).read(30)
+    assert committed(home) == [0, 0, 0]
+    first.die()
+    wait_for(lambda: not group(home)["members"])
+    assert sorted(readers(orders, **options).read(30).places) == all_places(10)
+
+
 def test_members_come_and_go_and_nothing_is_skipped(orders, home, channel, readers):
     """Order per key holds for what is processed first; only what was not acked comes again."""
     members = [readers(orders, prefetch=20, x_group="G", **FIRST)]

@@ -138,11 +138,20 @@ def test_get_and_purge(home, channel):
 def test_group_arguments(home, channel, connection, readers):
     declare(channel, "q")
     channel.basic_qos(prefetch_count=1)
-    for arguments in ({"x-group": ""}, {"x-group": 5}, {"x-group": "g", "x-commit": "never"}):
+    wrong = [
+        {"x-group": ""},
+        {"x-group": 5},
+        {"x-group": "g", "x-commit": "never"},
+        {"x-group": "g", "x-commit-interval": 100},
+        {"x-group": "g", "x-commit": "interval", "x-commit-interval": 0},
+        {"x-group": "g", "x-commit": "interval", "x-commit-interval": "1s"},
+    ]
+    for arguments in wrong:
         other = connection.channel()
         other.basic_qos(prefetch_count=1)
         consume = functools.partial(other.basic_consume, "q", print, arguments=arguments)
         assert refused(CHANNEL, consume).startswith("PRECONDITION_FAILED - invalid arg 'x-")
+    assert home.hub.logs.groups("/", "q") == []
     readers("q", x_group="g", x_commit="delivery")
     text = refused(CHANNEL, lambda: channel.basic_consume("q", print, arguments={"x-group": "g"}))
-    assert text.endswith("the members of group 'g' commit on delivery")
+    assert text.endswith("the members of group 'g' commit by delivery")
