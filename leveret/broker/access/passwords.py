@@ -1,9 +1,10 @@
 """Passwords at rest: Argon2id for new ones, RabbitMQ's hashes as they come.
 
-A hash is a text and the name of its algorithm. RabbitMQ's are base64 of a 4-octet salt and a
-digest, checked in microseconds and therefore only until their owner logs in again: then they are
-made anew with Argon2id. `verify` and `make` take tens of milliseconds and 19 MiB; they belong on a
-thread. Argon2's library is imported there, so that a start does not pay for it.
+A hash is a base64 text and the name of its algorithm, so that RabbitMQ can import it (though nobody
+can log in there with an Argon2id hash). RabbitMQ's are of a 4-octet salt and a digest, checked in
+microseconds and therefore only until their owner logs in again: then they are made anew with
+Argon2id, whose usual text form it is of. `verify` and `make` take tens of milliseconds and 19 MiB;
+they belong on a thread. Argon2's library is imported there, so that a start does not pay for it.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ LONGEST = 4096
 """Octets of a password; hashing more would only be work for us."""
 _SALT_OCTETS, _DIGEST_OCTETS = 16, 32
 _ARGON2ID = re.compile(
-    r"\$argon2id\$v=19\$m=(\d{1,9}),t=(\d{1,4}),p=(\d{1,4})\$[A-Za-z0-9+/]{11,86}\$[A-Za-z0-9+/]{16,171}"
+    rb"\$argon2id\$v=19\$m=(\d{1,9}),t=(\d{1,4}),p=(\d{1,4})\$[A-Za-z0-9+/]{11,86}\$[A-Za-z0-9+/]{16,171}"
 )
-NOBODYS = (
-    "$argon2id$v=19$m=19456,t=2,p=1$eHh4eHh4eHh4eHh4eHh4eA$"
-    "JyqejfgZQQ1JiDGNbgYg/pB6xceZ5jPsTCtbORd2/10"
-)
+NOBODYS = base64.b64encode(
+    b"$argon2id$v=19$m=19456,t=2,p=1$eHh4eHh4eHh4eHh4eHh4eA$"
+    b"JyqejfgZQQ1JiDGNbgYg/pB6xceZ5jPsTCtbORd2/10"
+).decode()
 """What passwords of unknown users are checked against: it must take as long as a known one's."""
 
 
@@ -48,12 +49,12 @@ def hash_password(password: str, salt: bytes | None = None, hashing: str = SHA25
 
 
 def make(password: str) -> str:
-    """An Argon2id hash, in the usual text form. Slow: for a thread."""
+    """An Argon2id hash. Slow: for a thread."""
     from argon2.low_level import Type, hash_secret
 
     salt = os.urandom(_SALT_OCTETS)
     raw = hash_secret(password.encode(), salt, PASSES, MEMORY_KIB, LANES, _DIGEST_OCTETS, Type.ID)
-    return raw.decode("ascii")
+    return base64.b64encode(raw).decode("ascii")
 
 
 def verify(hashed: str, password: str) -> bool:
@@ -62,7 +63,7 @@ def verify(hashed: str, password: str) -> bool:
     from argon2.low_level import Type, verify_secret
 
     try:
-        return verify_secret(hashed.encode("ascii"), password.encode(), Type.ID)
+        return verify_secret(base64.b64decode(hashed, validate=True), password.encode(), Type.ID)
     except (Argon2Error, ValueError):
         return False
 
@@ -88,23 +89,25 @@ def check_hash(hashed: str, hashing: str | None) -> str:
         raise PreconditionFailed(
             f"unknown hashing_algorithm {hashing!r}; known are {', '.join(KNOWN)}"
         )
-    if hashing == ARGON2ID or (hashing is None and hashed.startswith("$argon2id$")):
-        _check_argon2id(hashed)
-        return ARGON2ID
     try:
-        base64.b64decode(hashed, validate=True)
+        octets = base64.b64decode(hashed, validate=True)
     except ValueError:
         raise PreconditionFailed("password_hash is not base64") from None
+    if hashing == ARGON2ID or (hashing is None and octets.startswith(b"$argon2id$")):
+        _check_argon2id(octets)
+        return ARGON2ID
     return hashing or SHA256
 
 
-def _check_argon2id(hashed: str) -> None:
+def _check_argon2id(octets: bytes) -> None:
     """Also its costs: a hash that takes a gigabyte to check would be an attack on ourselves."""
-    found = _ARGON2ID.fullmatch(hashed)
-    if not hashed:
+    if not octets:
         return  # nobody can log in
+    found = _ARGON2ID.fullmatch(octets)
     if found is None:
-        raise PreconditionFailed("password_hash is not an Argon2id hash ($argon2id$v=19$...)")
+        raise PreconditionFailed("password_hash is not of the text $argon2id$v=19$...")
     for value, most in zip(found.groups(), (MOST_MEMORY_KIB, MOST_PASSES, MOST_LANES), strict=True):
         if not 1 <= int(value) <= most:
-            raise PreconditionFailed(f"password_hash costs too much: {value} is more than {most}")
+            raise PreconditionFailed(
+                f"password_hash costs too much: {int(value)} is not from 1 to {most}"
+            )
