@@ -17,8 +17,10 @@ from rich.console import Console
 from benchmarks import catalogue, ceiling, chart, report, runner
 from benchmarks.brokers import Kind, Running, StartError, start
 from benchmarks.connection import Connection
+from benchmarks.crew import RunError
 from benchmarks.debian import ensure_rabbitmq
 from benchmarks.scenarios.base import Pace
+from benchmarks.spark import suite as spark
 
 _PLAIN_WIDTH = 120
 _FULL = runner.Plan(rounds=3, pace=Pace(seconds=4.0))
@@ -34,19 +36,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for workload in catalogue.WORKLOADS:
             labels = "; ".join(measure.label for measure in workload.measures)
             console.print(f"{workload.name:26} {labels}", highlight=False)
+        for name, label in spark.names().items():
+            console.print(f"{name:26} {label}", highlight=False)
         return 0
     if options.ceiling:
         for line in ceiling.lines():
             console.print(line, highlight=False)
         return 0
     workloads = runner.select(catalogue.WORKLOADS, options.only)
-    if not workloads:
+    about_spark = [] if workloads else spark.select(options.only)
+    if not workloads and not about_spark:
         console.print(f"no workload matches {options.only!r}; --list shows them all")
         return 2
     _allow_many_files()
     # Ended from outside, it must still stop the brokers it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        if about_spark:
+            return _run_spark(console, about_spark, options)
         return _run(console, workloads, options)
     except StartError as error:
         console.print(str(error), markup=False)
@@ -75,6 +82,25 @@ def _run(
         status.update("stopping the brokers")
     _publish(console, results, versions, options)
     return 1 if any(result.errors for result in results) else 0
+
+
+def _run_spark(console: Console, chosen: Sequence[str], options: argparse.Namespace) -> int:
+    try:
+        with console.status("starting a broker") as status:
+            plan = spark.QUICK if options.quick else spark.FULL
+            findings = spark.run(chosen, plan, status.update)
+    except RunError as error:
+        console.print(str(error), markup=False)
+        return 1
+    for table in spark.shown(findings):
+        console.print(table)
+    if options.json:
+        options.json.write_text(report.dumps(spark.document(findings)))
+    if options.markdown:
+        page = options.markdown.read_text() if options.markdown.exists() else ""
+        told = report.with_results(page, spark.markdown(findings), spark.MARKS)
+        options.markdown.write_text(told)
+    return 0
 
 
 def _publish(

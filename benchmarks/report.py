@@ -15,7 +15,7 @@ from benchmarks.runner import Result, Row
 
 _BUSY = 0.9
 _OTHERS = 0.3
-_RESULTS, _RESULTS_END = "<!-- results -->", "<!-- end of results -->"
+_MARKS = ("<!-- results -->", "<!-- end of results -->")
 
 
 def table(rows: Sequence[Row], versions: Mapping[Kind, str]) -> Table:
@@ -86,10 +86,10 @@ def markdown(rows: Sequence[Row], versions: Mapping[Kind, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_results(page: str, results: str) -> str:
+def with_results(page: str, results: str, marks: tuple[str, str] = _MARKS) -> str:
     """The page with what stands between its result marks replaced; the bare results if none."""
-    before, mark, rest = page.partition(_RESULTS)
-    _, end, after = rest.partition(_RESULTS_END)
+    before, mark, rest = page.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     return f"{before}{mark}\n{results}{end}{after}" if mark and end else results
 
 

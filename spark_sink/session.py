@@ -40,6 +40,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
+    # Spark's default is INT96, which other readers take for times without a zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.maxConcurrentOutputFileWriters": "64",

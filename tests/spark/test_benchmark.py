@@ -1,0 +1,77 @@
+"""What the benchmark of the tables compares is the same: three ways, one result."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.figures import median
+from benchmarks.report import with_results
+from benchmarks.spark import suite
+from benchmarks.spark.beside import Beside
+from benchmarks.spark.ways import WAYS, TupleSource, by_pyarrow, written_by
+from spark_sink.chunks import Tally
+from spark_sink.readers import LocalSource, all_columns
+from spark_sink.selection import Request
+from tests.spark.generator import FakeBroker
+
+KEYS = {"messages": "id", "events": "event_id", "logs": "offset", "queues": "queue_id"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    broker = FakeBroker(tmp_path_factory.mktemp("ways") / "data")
+    broker.traffic(20)
+    broker.append("flat", 60)
+    yield broker
+    broker.close()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("table", ["messages", "logs"])
+def test_all_ways_write_the_same_rows(spark, broker, tmp_path, table):
+    spark.dataSource.register(TupleSource)
+    written = {}
+    for way in WAYS:
+        count = written_by(way, spark, broker.data_dir, table, tmp_path / way)
+        rows = pq.read_table(tmp_path / way).to_pylist()
+        assert len(rows) == count > 0
+        written[way] = sorted(rows, key=lambda row: row[KEYS[table]])
+    assert written["tuples"] == written["plain"] == written["source"]
+
+
+@pytest.mark.parametrize("table", ["events", "queues"])
+def test_rows_made_by_hand_are_those_of_the_readers(broker, tmp_path, table):
+    count = by_pyarrow(broker.data_dir, table, tmp_path / "plain")
+    rows = pq.read_table(tmp_path / "plain").to_pylist()
+    assert len(rows) == count
+    with LocalSource(broker.data_dir) as source:
+        request = Request(table, 0, 2**62, all_columns(table))
+        read = [row for batch in source.read(request, Tally()) for row in batch.to_pylist()]
+    assert rows == read and read
+
+
+def test_workloads_are_chosen_by_name_glob_or_part():
+    assert suite.select(None) == []
+    assert suite.select("spark-logs") == ["spark-logs"]
+    assert suite.select("spark*") == list(suite.names())
+    assert suite.select("beside") == ["spark-beside"]
+    assert suite.select("durable-*") == []
+
+
+def test_findings_become_tables_with_verdicts():
+    rates = {1: {"source": [900.0, 1000.0, 1100.0], "tuples": [500.0], "plain": [700.0],
+                 "rows": [40.0]},
+             2: {"source": [2000.0], "tuples": [600.0], "rows": [40.0]}}  # fmt: skip
+    findings = suite.Findings({"logs": rates, "events": rates}, Beside([1.0, 3.0], [4.2, 4.4], 2))
+    logs, events = suite.lines(findings)
+    assert (logs.times, logs.is_met, events.is_met) == (2.0, True, None)
+    assert logs.source == (median([900.0, 1000.0, 1100.0]), 2000.0)
+    page = with_results(f"a\n{suite.MARKS[0]}\nold\n{suite.MARKS[1]}\nb\n",
+                        suite.markdown(findings), suite.MARKS)  # fmt: skip
+    assert "| logs | 40 | 1,000/s | 2,000/s | 500/s | 600/s | 700/s | 2.00x | ≥ 2x | yes |" in page
+    assert "| 2.00 ms | 4.30 ms | 2.15x | ≤ 2x | no |" in page
+    assert "old" not in page and page.startswith("a\n") and page.endswith("\nb\n")
+    assert [len(table.rows) for table in suite.shown(findings)] == [2, 1]
+    assert suite.document(findings)["p99_ms"] == {"alone": [1.0, 3.0], "beside": [4.2, 4.4]}
