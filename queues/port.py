@@ -135,3 +135,9 @@ class HeldQueue(Protocol):
 
 Tap = Callable[[HeldQueue, Sequence[Entry], Consumer | None], None]
 """Sees what a queue hands out, and to whom; to a poller when to nobody."""
+
+
+class TappedQueue(HeldQueue, Protocol):
+    """A queue whose deliveries may be looked at."""
+
+    tap: Tap | None

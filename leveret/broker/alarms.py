@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 
 class Alarms:
@@ -10,6 +11,7 @@ class Alarms:
         self._raised: dict[str, str] = {}
         self._harmless: set[str] = set()
         self._tell: list[Callable[[str], None]] = []
+        self.on_change: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None
 
     @property
     def raised(self) -> dict[str, str]:
@@ -30,10 +32,14 @@ class Alarms:
         was_blocked = bool(self.reason)
         if not blocks:
             self._harmless.add(name)
+        was_raised = name in self._raised
         if reason:
             self._raised[name] = reason
         else:
             self._raised.pop(name, None)
+        if was_raised != bool(reason):
+            facts = {"alarm": name, "reason": reason or None}
+            self.on_change("alarm.set" if reason else "alarm.cleared", facts)
         if was_blocked != bool(self.reason):
             for tell in self._tell:
                 tell(self.reason)

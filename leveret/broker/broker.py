@@ -137,6 +137,9 @@ class Broker:
         self.upkeep = Upkeep(self)
         self.stations = Stations.of(self)
         self.events = Events(self, DEFAULT_VHOST)
+        self.policies.on_change = self.events.policy
+        self.parameters.on_change = self.events.parameter
+        self.alarms.on_change = self.events.alarm
         self.access = Gate(self)
         self.users.on_change = self.access.changed
         self._classics: dict[int, ClassicQueue] = {}

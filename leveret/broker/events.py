@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 from bindings import Binding
 from exchange import Exchange
 from leveret.broker.inside import send_inside
+from leveret.broker.parameters import GLOBAL, VHOST_LIMITS, Key
+from leveret.broker.policies import EXCHANGE, Policy
 from leveret.broker.vhost import EVENT_EXCHANGE
+from leveret.model.store import StoreState
 from queues import HeldQueue
 
 if TYPE_CHECKING:
@@ -59,8 +62,15 @@ class Events:
             "arguments": dict(spec.arguments),
             "type": spec.kind,
         }
+        if isinstance(made, Exchange):
+            facts |= {"internal": made.spec.internal, "policy": self._policy_of(vhost, made)}
+        else:
+            facts["exclusive"] = made.spec.exclusive
         kind = "exchange" if isinstance(made, Exchange) else "queue"
         self.tell(f"{kind}.{what}", facts)
+
+    def _policy_of(self, vhost: VirtualHost, exchange: Exchange) -> str:
+        return self._broker.policies.effective(vhost.name, exchange.name, EXCHANGE).policy or ""
 
     def binding(self, vhost: VirtualHost, binding: Binding, what: str) -> None:
         facts = {
@@ -75,4 +85,46 @@ class Events:
         self.tell(f"binding.{what}", facts)
 
     def vhost(self, name: str, what: str) -> None:
-        self.tell(f"vhost.{what}", {"name": name})
+        vhost = self._broker.vhosts.get(name)
+        facts = {"description": vhost.options.get("description", ""),
+                 "tags": list(vhost.options.get("tags", ())),
+                 "tracing": vhost.tracing} if vhost is not None else {}  # fmt: skip
+        self.tell(f"vhost.{what}", {"name": name, **facts})
+
+    # What governs ------------------------------------------------------------------------------
+
+    def policy(self, policy: Policy, is_set: bool) -> None:
+        """An operator policy is a parameter as well, and is cleared under a name of its own."""
+        where = {"vhost": policy.vhost, "name": policy.name}
+        value = {
+            "pattern": policy.pattern,
+            "definition": dict(policy.definition),
+            "priority": policy.priority,
+            "apply-to": policy.apply_to,
+        }
+        if policy.operator:
+            self._parameter({**where, "component": "operator_policy"}, value if is_set else None)
+        if is_set:
+            self.tell("policy.set", {**where, **value})
+        else:
+            self.tell("operator.policy.cleared" if policy.operator else "policy.cleared", where)
+
+    def parameter(self, key: Key, value: Any) -> None:
+        vhost, component, name = key
+        if component == GLOBAL:
+            self._parameter({"component": "global", "name": name}, value)
+            return
+        self._parameter({"vhost": vhost, "component": component, "name": name}, value)
+        if component == VHOST_LIMITS:
+            limits = value if isinstance(value, dict) else {}
+            what = "cleared" if value is None else "set"
+            self.tell(f"vhost.limits.{what}", {"vhost": vhost, "name": name, **limits})
+
+    def _parameter(self, facts: Mapping[str, Any], value: Any) -> None:
+        what = "cleared" if value is None else "set"
+        self.tell(f"parameter.{what}", {**facts, "value": value})
+
+    def alarm(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Of a store that has failed nothing can be told: it takes no message any more."""
+        if self._broker.store.state is not StoreState.FAILED:
+            self.tell(event, {**facts, "node": self._broker.settings.node_name})

@@ -3,7 +3,7 @@
 Copies go to `amq.rabbitmq.trace` with the key `publish.<exchange>` or `deliver.<queue>`. The
 vhost's option `tracing` switches it. While it is off there is nothing on the publish path, and one
 look per batch of deliveries; while it is on no way is remembered, so every publish is worked out
-anew. Deliveries of logs are not copied.
+anew. A log's deliveries are copied, too, one for each reader; offset and all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from leveret.model.message import Message
 from leveret.model.properties import decode_properties
 from queues import ClassicQueue, Entry, HeldQueue
 from queues.port import Consumer
+from queues.stream.front import LogFront
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -37,7 +38,7 @@ def switch(broker: Broker, vhost: VirtualHost) -> None:
 
 def watch(broker: Broker, vhost: VirtualHost, made: Exchange | HeldQueue) -> None:
     """What is made in a traced vhost is traced, too."""
-    if isinstance(made, ClassicQueue):
+    if isinstance(made, ClassicQueue | LogFront):
         made.tap = (
             (lambda queue, entries, to: _delivered(broker, vhost, queue, entries, to))
             if vhost.tracing

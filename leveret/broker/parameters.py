@@ -29,6 +29,7 @@ class Parameters:
         self._store = store
         self._changed = changed
         self._held: dict[Key, Any] = {}
+        self.on_change: Callable[[Key, Any], None] = lambda key, value: None
 
     def __iter__(self) -> Iterator[tuple[Key, Any]]:
         return iter(list(self._held.items()))
@@ -45,12 +46,14 @@ class Parameters:
         self._held[vhost, component, name] = value
         self._store.save(ParameterDefinition(vhost, component, name, json.dumps(value)))
         self._changed(vhost)
+        self.on_change((vhost, component, name), value)
 
     def delete(self, vhost: str, component: str, name: str) -> None:
         if (vhost, component, name) in self._held:
             del self._held[vhost, component, name]
             self._store.delete(ParameterDefinition(vhost, component, name))
             self._changed(vhost)
+            self.on_change((vhost, component, name), None)
 
     def delete_vhost(self, vhost: str) -> None:
         for key, _ in self:

@@ -82,6 +82,7 @@ class Policies:
         self._changed = changed
         self._held: dict[tuple[str, bool, str], Policy] = {}
         self._remembered: dict[tuple[str, str, str], Effective] = {}
+        self.on_change: Callable[[Policy, bool], None] = lambda policy, is_set: None
 
     def __iter__(self) -> Iterator[Policy]:
         return iter(list(self._held.values()))
@@ -94,11 +95,13 @@ class Policies:
         self._held[policy.vhost, policy.operator, policy.name] = policy
         self._store.save(_definition(policy))
         self._forget(policy.vhost)
+        self.on_change(policy, True)
 
     def delete(self, policy: Policy) -> None:
         if self._held.pop((policy.vhost, policy.operator, policy.name), None) is not None:
             self._store.delete(_definition(policy))
             self._forget(policy.vhost)
+            self.on_change(policy, False)
 
     def delete_vhost(self, vhost: str) -> None:
         for policy in self:

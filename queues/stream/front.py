@@ -13,7 +13,7 @@ from leveret.model.errors import NotImplementedHere
 from leveret.model.history import Keep
 from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
-from queues.port import Consumer
+from queues.port import Consumer, Tap
 from queues.spec import QueueSpec
 from queues.stream.readers import Readers, Surroundings
 from queues.stream.spec import LogSpec
@@ -43,6 +43,7 @@ class LogFront:
         self.touched = False
         self.is_closed = False
         self.counters = QueueCounters()
+        self.tap: Tap | None = None
         self.keep = Keep.NOTHING  # a log is its own history
         self._where = identity.where
         self._around = around

@@ -13,7 +13,7 @@ from typing import Any
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from queues.entry import Entry, Outcome
 from queues.log import CommitMode, OffsetSpec, SpecError, parse_offset_spec, resolve_offset
-from queues.port import Consumer, HeldQueue
+from queues.port import Consumer, HeldQueue, TappedQueue
 from queues.stream.cursor import Cursor
 from queues.stream.filter import FILTER_ARGUMENT, RecordFilter, maybe_filter
 from queues.stream.groups import (
@@ -46,7 +46,7 @@ class Surroundings:
 
 class Readers:
     def __init__(
-        self, queue: HeldQueue, where: str, logs: Sequence[GroupLog], around: Surroundings
+        self, queue: TappedQueue, where: str, logs: Sequence[GroupLog], around: Surroundings
     ) -> None:
         self._queue = queue
         self._where = where

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from queues.port import Consumer, HeldQueue
+from queues.port import Consumer, TappedQueue
 from queues.stream.cursor import Cursor
 from queues.stream.records import LogEntry
 
@@ -21,7 +21,7 @@ class Reading:
 
     def __init__(
         self,
-        queue: HeldQueue,
+        queue: TappedQueue,
         consumer: Consumer,
         defer: Defer,
         group: LogGroup | None = None,
@@ -79,6 +79,8 @@ class Reading:
     def _hand_over(self, entries: Sequence[LogEntry]) -> None:
         self.unacked += len(entries)
         self._queue.counters.delivered(entries, no_ack=False)
+        if self._queue.tap is not None:
+            self._queue.tap(self._queue, entries, self.consumer)
         self.consumer.deliver(self._queue, entries)
 
     def _hand_over_later(self, entries: Sequence[LogEntry]) -> None:

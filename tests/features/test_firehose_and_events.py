@@ -1,12 +1,15 @@
 """The firehose copies what passes through a traced vhost; the event exchange tells what happens."""
 
 import asyncio
+from dataclasses import replace
 
 import pika
 import pytest
 
 import leveret
+from leveret.broker.policies import Policy
 from leveret.model.errors import AccessRefused
+from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
 from tests.features.hub import Hub
 
 
@@ -199,3 +202,135 @@ async def test_events_of_users_and_vhosts(hub):
 async def test_clients_cannot_publish_events(hub):
     with pytest.raises(AccessRefused, match="internal exchange"):
         hub.publish("amq.rabbitmq.event", "queue.created")
+
+
+async def told(hub):
+    """Key and facts of every event so far, without their time."""
+    found = []
+    for message in await hub.take("events"):
+        facts = message.headers()
+        assert facts.pop("timestamp_in_ms") == hub.clock.wall_ms()
+        found.append((message.routing_key, dict(facts)))
+    return found
+
+
+@pytest.fixture
+async def listening(hub):
+    hub.queue("events")
+    hub.bind("amq.rabbitmq.event", "events", "#")
+    await told(hub)
+    return hub
+
+
+async def test_events_of_policies(listening):
+    policies = listening.broker.policies
+    value = {
+        "pattern": "^q",
+        "definition": {"max-length": 3},
+        "priority": 1,
+        "apply-to": "queues",
+    }
+    where = {"vhost": "/", "name": "p"}
+    ours = Policy("/", "p", "^q", {"max-length": 3}, "queues", 1)
+    policies.put(ours)
+    policies.delete(ours)
+    policies.delete(ours)
+    assert await told(listening) == [
+        ("policy.set", {**where, **value}),
+        ("policy.cleared", where),
+    ]
+    theirs = replace(ours, operator=True)
+    policies.put(theirs)
+    policies.delete(theirs)
+    parameter = {**where, "component": "operator_policy"}
+    assert await told(listening) == [
+        ("parameter.set", {**parameter, "value": value}),
+        ("policy.set", {**where, **value}),
+        ("parameter.cleared", parameter),
+        ("operator.policy.cleared", where),
+    ]
+
+
+async def test_events_of_parameters_and_limits(listening):
+    parameters = listening.broker.parameters
+    parameters.put("/", "shovel", "s", {"a": 1})
+    parameters.delete("/", "shovel", "s")
+    parameters.put("", "", "answer", 42)
+    parameters.put("/", "vhost-limits", "limits", {"max-queues": 5})
+    parameters.delete("/", "vhost-limits", "limits")
+    listening.broker.users.set_limits("guest", {"max-channels": 9})
+    listening.broker.users.set_limits("guest", {})
+    shovel = {"vhost": "/", "component": "shovel", "name": "s"}
+    limits = {"vhost": "/", "component": "vhost-limits", "name": "limits"}
+    assert await told(listening) == [
+        ("parameter.set", {**shovel, "value": {"a": 1}}),
+        ("parameter.cleared", shovel),
+        ("parameter.set", {"component": "global", "name": "answer", "value": 42}),
+        ("parameter.set", {**limits, "value": {"max-queues": 5}}),
+        ("vhost.limits.set", {"vhost": "/", "name": "limits", "max-queues": 5}),
+        ("parameter.cleared", limits),
+        ("vhost.limits.cleared", {"vhost": "/", "name": "limits"}),
+        ("user.limits.set", {"username": "guest", "name": "limits", "max-channels": 9}),
+        ("user.limits.cleared", {"username": "guest", "name": "limits"}),
+    ]
+
+
+async def test_events_of_permissions_and_tags(listening):
+    users, right = listening.broker.users, {"user": "eve", "vhost": "/"}
+    users.put_user("eve", "hash", ("monitoring",))
+    users.set_permission(PermissionDefinition("eve", "/", "a", "b", "c"))
+    users.set_topic_permission(TopicPermissionDefinition("eve", "/", "amq.topic", "b", "c"))
+    users.clear_topic_permission("eve", "/", "amq.topic")
+    users.clear_permission("eve", "/")
+    users.put_user("eve", "hash", ())
+    assert await told(listening) == [
+        ("user.created", {"name": "eve"}),
+        ("user.tags.set", {"name": "eve", "tags": ["monitoring"]}),
+        ("permission.created", {**right, "configure": "a", "write": "b", "read": "c"}),
+        (
+            "topic.permission.created",
+            {**right, "exchange": "amq.topic", "write": "b", "read": "c"},
+        ),
+        ("topic.permission.deleted", {**right, "exchange": "amq.topic"}),
+        ("permission.deleted", right),
+        ("user.tags.set", {"name": "eve", "tags": []}),
+    ]
+
+
+async def test_events_of_alarms(listening):
+    alarms = listening.broker.alarms
+    alarms.set("memory", "low")
+    alarms.set("memory", "lower")
+    alarms.set("memory", "")
+    alarms.set("memory", "")
+    node = listening.broker.settings.node_name
+    assert await told(listening) == [
+        ("alarm.set", {"alarm": "memory", "reason": "low", "node": node}),
+        ("alarm.cleared", {"alarm": "memory", "node": node}),
+    ]
+
+
+def test_deliveries_of_logs_are_copied_for_each_reader(broker, channel):
+    copies = bound(channel, "amq.rabbitmq.trace", "deliver.#")
+    channel.queue_declare("told-log", durable=True, arguments={"x-queue-type": "stream"})
+    hub, loop = broker.running.broker, broker._loop
+
+    async def switch(is_on):
+        hub.set_vhost_options(hub.vhosts["/"], {"tracing": is_on})
+
+    channel.confirm_delivery()
+    channel.basic_publish("", "told-log", b"record", mandatory=True)
+    asyncio.run_coroutine_threadsafe(switch(True), loop).result(5)
+    try:
+        channel.basic_qos(prefetch_count=10)
+        for tag in ("one", "two"):
+            first = {"x-stream-offset": "first"}
+            channel.basic_consume("told-log", lambda *_: None, consumer_tag=tag, arguments=first)
+        found = take(channel, copies, 2)
+    finally:
+        asyncio.run_coroutine_threadsafe(switch(False), loop).result(5)
+    assert [(key, body) for key, _, body in found] == [("deliver.told-log", b"record")] * 2
+    for _, properties, _ in found:
+        assert properties.headers["properties"]["headers"]["x-stream-offset"] == 0
+        assert properties.headers["redelivered"] == 0
+    channel.queue_delete("told-log")
