@@ -159,28 +159,23 @@ class Channel:
 
     # Waiting for disk --------------------------------------------------------------------------
 
-    def hold(self, mark: int, then: Callable[[], None], all_or_nothing: bool = False) -> None:
+    def hold(self, mark: int, then: Callable[[], None]) -> None:
         """Handle nothing more on this channel until batch `mark` is on disk, then go on."""
         if self.inbox is None:
             self.inbox = deque()
         self.broker.turn.schedule()
-        self.broker.commits.after(
-            mark, lambda: self.go_on(then), lambda: self._not_durable(then, all_or_nothing)
-        )
+        self.broker.commits.after(mark, lambda: self.go_on(then), lambda: self._not_durable(then))
 
-    def _not_durable(self, then: Callable[[], None], all_or_nothing: bool) -> None:
-        """The batch is lost. Of it, acks and definitions join the next one; publishes do not."""
+    def _not_durable(self, then: Callable[[], None]) -> None:
+        """The disk is full: acks, definitions and transactions join the next batch."""
         store = self.broker.store
-        if all_or_nothing or store.state is StoreState.FAILED:
-            self.go_on(self._require_store)
+        if store.state is StoreState.FAILED:
+            self.go_on(self._give_up)
         else:
             self.hold(store.mark, then)
 
-    def _require_store(self) -> None:
-        reason = self.broker.alarms.reason or "the disk is full"
-        if self.broker.store.state is StoreState.FAILED:
-            raise BrokerError(reason)
-        raise BrokerError(reason, ReplyCode.RESOURCE_ERROR)
+    def _give_up(self) -> None:
+        raise BrokerError(self.broker.alarms.reason)
 
     def go_on(self, then: Callable[[], None]) -> None:
         inbox, self.inbox = self.inbox, None
@@ -193,14 +188,14 @@ class Channel:
                 return
             self.session.run(self.number, inbox.popleft())
 
-    def reply(self, method: Method, durable: bool = False, all_or_nothing: bool = False) -> None:
+    def reply(self, method: Method, durable: bool = False) -> None:
         """Answer now, or when everything done so far is on disk."""
-        self.answer(encode_method(self.number, method), durable, all_or_nothing)
+        self.answer(encode_method(self.number, method), durable)
 
-    def answer(self, frame: bytes, durable: bool, all_or_nothing: bool = False) -> None:
+    def answer(self, frame: bytes, durable: bool) -> None:
         mark = self.broker.store.mark
         if durable and mark > self.broker.commits.committed:
-            self.hold(mark, lambda: self.session.send(frame), all_or_nothing)
+            self.hold(mark, lambda: self.session.send(frame))
         else:
             self.session.send(frame)
 
@@ -423,10 +418,10 @@ class Channel:
     def _tx_commit(self, method: Any) -> None:
         if self.transaction is None:
             raise PreconditionFailed("channel is not transactional")
-        if self.broker.store.state in (StoreState.DISK_FULL, StoreState.FAILED):
-            self._require_store()
+        if self.broker.store.state is StoreState.FAILED:
+            self._give_up()
         self.transaction.commit(self)
-        self.reply(commands.Tx.CommitOk(), durable=True, all_or_nothing=True)
+        self.reply(commands.Tx.CommitOk(), durable=True)
 
     def _tx_rollback(self, method: Any) -> None:
         if self.transaction is None:

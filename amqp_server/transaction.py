@@ -1,7 +1,8 @@
 """A transaction: publishes and settlements kept back until commit, then joined to one batch.
 
 A commit happens within one loop turn, so all of it is in one batch of the store, and a batch is
-there whole or not at all after a crash.
+there whole or not at all after a crash. A batch that meets a full disk joins the next one with all
+of the transaction, and so on: it is answered when it is on disk.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from amqp_server.codec import Publish
 from leveret.broker import Plan
 from leveret.model.message import Message
+from leveret.model.store import Indispensable
 from queues import Outcome
 
 if TYPE_CHECKING:
@@ -42,6 +44,9 @@ class Transaction:
             if plan.version != channel.vhost.version:
                 plan = channel.vhost.still_there(plan)
             channel.route(publish.mandatory, plan, message)
+        if publishes:
+            ids = [message.id for _, _, message in publishes]
+            channel.broker.store.save(Indispensable(ids))
         for chosen, outcome in settlements:
             channel.settle_all(chosen, outcome)
 

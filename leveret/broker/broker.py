@@ -380,7 +380,7 @@ class Broker:
     def _failed(self, batch: Failed) -> None:
         log.error("batch %d is not durable: %s", batch.mark, batch.error)
         self.alarms.set("store" if batch.is_fatal else "disk", f"{batch.error}")
-        self.log_keeper.failed()
+        self.log_keeper.failed(batch.logs)
         self.commits.fail(batch.mark)
 
     # Recovery ----------------------------------------------------------------------------------

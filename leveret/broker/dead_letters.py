@@ -1,10 +1,10 @@
 """Dead letters: a message that died in a queue goes on to the queue's dead-letter exchange.
 
-The new message joins the same batch as the event that took the old one out of its queue, so after
-a crash it is in exactly one of the two. Where a target queue turns newcomers away by its limits
-the message is refused: it stays at its source, is tried again, and an alarm says so. `x-death` is
-believed only in messages the broker itself made (their origin is 0): a client's own `x-death` is
-a header like any other.
+The new message joins the same batch as the event that took the old one out of its queue, so after a
+crash it is in exactly one of the two; a full disk loses neither. Where a target queue turns
+newcomers away by its limits the message is refused: it stays at its source, is tried again, and an
+alarm says so. `x-death` is believed only in messages the broker itself made (their origin is 0): a
+client's own `x-death` is a header like any other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leveret.broker.doorway import Doorway
 from leveret.model.errors import BrokerError
 from leveret.model.message import Address, Headers, Message
 from leveret.model.properties import edit_headers, replace
-from leveret.model.store import StoreState
+from leveret.model.store import Indispensable
 from queues import ClassicQueue, HeldQueue
 from queues.limits import refuses
 from queues.options import Overflow
@@ -45,7 +45,7 @@ def republish(
         return ()
     now_ms = broker.clock.wall_ms()
     refused: set[int] = set()
-    moved: list[tuple[Message, list[HeldQueue]]] = []
+    moved: list[int] = []
     for message in messages:
         headers = message.headers()
         deaths = _deaths(message, headers)
@@ -59,30 +59,14 @@ def republish(
             continue
         dead.time_ms = now_ms
         broker.route(plan, dead)
-        moved.append((dead, plan.queues))
-    write_until_durable(broker, moved)
+        moved.append(dead.id)
+    if moved:
+        broker.store.save(Indispensable(moved))
     counted = broker.counters.dead_lettered
     counted[reason] = counted.get(reason, 0) + len(moved)
     if refused:
         broker.upkeep.stuck[queue] = vhost
     return refused
-
-
-def write_until_durable(broker: Broker, moved: list[tuple[Message, list[HeldQueue]]]) -> None:
-    """A full disk loses new messages, which their publisher sends again. These have none: they
-    are written again, as the events that took them from where they were will be."""
-
-    def write_again() -> None:
-        for message, queues in stored:
-            message.stored = False
-            for queue in queues:
-                if isinstance(queue, ClassicQueue) and queue.journal is not None:
-                    queue.journal.enqueued(message)
-        write_until_durable(broker, stored)
-
-    stored = [one for one in moved if one[0].stored and one[0].scan.persistent]
-    if stored and broker.store.state is not StoreState.FAILED:
-        broker.commits.after(broker.store.mark, lambda: None, write_again)
 
 
 def _is_full(queue: HeldQueue, message: Message) -> bool:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from exchange import Exchange
 from exchange.stations import DELAY_HEADER, delay_of
-from leveret.broker.dead_letters import write_until_durable
 from leveret.model.history import EventKind, Keep
 from leveret.model.message import Address, Message
 from leveret.model.properties import edit_headers
 from leveret.model.store import (
+    Indispensable,
     Live,
     QueueDefinition,
     Rotten,
@@ -32,7 +32,7 @@ from leveret.model.store import (
     StoredMessage,
     StoreError,
 )
-from queues import Enqueued, Entry, HeldQueue, Outcome, QueueSpec
+from queues import Enqueued, Entry, Outcome, QueueSpec
 from queues.counters import QueueCounters
 from queues.journal import write_content
 from queues.port import Consumer
@@ -165,7 +165,7 @@ class DelayQueue:
                 log.error("delayed message %d is lost: %s", stored.id, stored.reason)
             elif stored.id in going:
                 moved.append(self._go_on(stored))
-        write_until_durable(self._broker, moved)
+        self._broker.store.save(Indispensable(moved))
         self._record(EventKind.RELEASED, sorted(going), f"due at '{self.exchange.name}'")
         self._releasing, self._task = [], None
         self._broker.turn.touch(self)
@@ -186,8 +186,8 @@ class DelayQueue:
         await decided.wait()
         return await broker.store.load(ids)
 
-    def _go_on(self, stored: StoredMessage) -> tuple[Message, list[HeldQueue]]:
-        """Route it from its exchange on; the header is negative now, lest it waits again."""
+    def _go_on(self, stored: StoredMessage) -> int:
+        """Route it on under a new id; the header is negative now, lest it waits again."""
         broker, exchange = self._broker, self.exchange
         held = Message.build(
             Address.of(stored.exchange, stored.routing_key), stored.properties, stored.body
@@ -208,7 +208,7 @@ class DelayQueue:
         for queue in queues:
             queue.enqueue(message)
             broker.turn.touch(queue)
-        return message, queues
+        return message.id
 
     def _record(self, kind: EventKind, ids: Sequence[int], detail: str) -> None:
         self._broker.store.record_many(kind, self.id, ids, 0, detail)

@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -232,9 +232,10 @@ class LogKeeper:
             if queue is not None and not queue.is_closed:
                 queue.committed(cast(int, answer), mark)
 
-    def failed(self) -> None:
-        for queue in self.queues:
-            queue.failed()
+    def failed(self, carried: Mapping[LogSink, Sequence[object]]) -> None:
+        """A batch was lost, except what the next one carries."""
+        for sink, queue in self._queues.items():
+            queue.failed(carried.get(sink, ()))
 
     # Keeping in shape --------------------------------------------------------------------------
 

@@ -225,6 +225,16 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Indispensable:
+    """Messages of the batch being filled that nobody would send again if a full disk lost them.
+
+    They stay with what else the batch held: both join the next one, until it is on disk.
+    """
+
+    message_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """Messages alive in a queue, ascending by id. `detail` is what they were enqueued with."""
 
@@ -265,7 +275,7 @@ Definition: TypeAlias = (
     | Origin
 )
 
-Saved: TypeAlias = Definition | Lease | Snapshot
+Saved: TypeAlias = Definition | Lease | Snapshot | Indispensable
 
 
 # -- recovery, retention, outcomes ---------------------------------------------------------------
@@ -323,6 +333,7 @@ class LogSink(Protocol):
     """Where log-mode records go; implemented by `queues.log`, called on the writer thread.
 
     All sinks of a batch are written, then all synced, then the SQL transaction commits.
+    A record with an `id` is the message of that id.
     """
 
     def write(self, records: Sequence[object]) -> object:
@@ -348,12 +359,14 @@ class Committed:
 class Failed:
     """A batch is not durable: its new messages must be nacked.
 
-    After `DiskFull` the rest of the batch (settled events, definitions) joins the next one by
-    itself. Any other error is fatal: the store refuses all further work.
+    After `DiskFull` the rest of the batch (settled events, definitions, whatever was said to be
+    indispensable) joins the next one by itself; `logs` are the log records among it. Any other
+    error is fatal: the store refuses all further work.
     """
 
     mark: int
     error: StoreError
+    logs: dict[LogSink, list[object]] = field(default_factory=dict)
 
     @property
     def is_fatal(self) -> bool:

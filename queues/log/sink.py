@@ -31,6 +31,10 @@ class Numbered(NamedTuple):
     producer_id: bytes
     sequence: int
 
+    @property
+    def id(self) -> int:
+        return self.message.id
+
 
 class PartitionSink:
     """Implements `leveret.model.store.LogSink`; the answer of `write` is the next offset.

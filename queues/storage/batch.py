@@ -5,7 +5,7 @@ thread until its outcome is reported. Flattening, packing and checksums happen t
 """
 
 from bisect import bisect_right
-from collections.abc import MutableSequence, Sequence
+from collections.abc import MutableSequence
 from typing import TypeAlias
 
 from leveret.model.history import EventKind
@@ -32,8 +32,8 @@ class Batch:
     """The parts are public: the hot path of the store appends to them directly."""
 
     __slots__ = (
-        "bytes", "changes", "discards", "events", "lease", "log_bytes", "logs", "mark", "rows",
-        "snapshots", "strips",
+        "bytes", "changes", "discards", "events", "firm", "lease", "log_bytes", "logs", "mark",
+        "rows", "snapshots", "strips",
     )  # fmt: skip
 
     def __init__(self, mark: int) -> None:
@@ -48,6 +48,8 @@ class Batch:
         self.discards: list[int] = []
         self.strips: list[int] = []
         self.logs: dict[LogSink, list[object]] = {}
+        self.firm: set[int] = set()
+        """Messages that a full disk must not lose."""
         self.lease: Lease | None = None
 
     @property
@@ -67,11 +69,13 @@ class Batch:
         return bool(self.rows or self.events or self.has_small_parts)
 
     def carry(self, failed: "Batch", lost: "IdRanges") -> None:
-        """Take over what a failed batch held, except its new messages and log records.
+        """Take over what a failed batch held, except new messages that are not indispensable.
 
         While the process runs nothing that was settled or defined is forgotten. What is newer
         here wins; events are a set, so their order does not matter.
         """
+        if failed.firm:
+            self._carry_content(failed)
         for key, (time_ms, ids, sizes) in failed.events.items():
             mine = self.events.get(key)
             if mine is not None:
@@ -85,6 +89,25 @@ class Batch:
         self.strips += failed.strips
         self.lease = self.lease or failed.lease
         self.drop(lost)
+
+    def _carry_content(self, failed: "Batch") -> None:
+        rows = [row for row in failed.rows if row[0] in failed.firm]
+        self.rows[:0] = rows
+        self.bytes += sum(len(row[6]) for row in rows)
+        for sink, records in failed.firm_logs().items():
+            self.logs[sink] = [*records, *self.logs.get(sink, ())]
+            self.log_bytes += sum(getattr(record, "body_size", 0) for record in records)
+        self.firm |= failed.firm
+
+    def firm_logs(self) -> dict[LogSink, list[object]]:
+        """The log records that a full disk must not lose."""
+        if not self.firm:
+            return {}
+        found = {
+            sink: [record for record in records if getattr(record, "id", 0) in self.firm]
+            for sink, records in self.logs.items()
+        }
+        return {sink: records for sink, records in found.items() if records}
 
     def drop(self, lost: "IdRanges") -> None:
         """Forget everything said about messages whose content could not be stored."""
@@ -130,14 +153,19 @@ class IdRanges:
         place = bisect_right(self._first, message_id) - 1
         return place >= 0 and message_id <= self._last[place]
 
-    def add_batch(self, rows: Sequence[NewMessage | NewMessageTuple]) -> None:
-        """Every id from the lowest to the highest: no other batch can hold one between them."""
-        if not rows:
-            return
-        ids = [row[0] for row in rows]
-        first, last = min(ids), max(ids)
-        if self._last and first <= self._last[-1] + 1:
-            self._last[-1] = max(last, self._last[-1])
+    def add_batch(self, batch: Batch) -> None:
+        """What a failed batch has lost. Ids between two of these are in no other batch."""
+        goes_on = False
+        for message_id in sorted(row[0] for row in batch.rows):
+            if message_id in batch.firm:
+                goes_on = False
+            else:
+                self._add(message_id, goes_on)
+                goes_on = True
+
+    def _add(self, message_id: int, goes_on: bool) -> None:
+        if goes_on or (self._last and message_id == self._last[-1] + 1):
+            self._last[-1] = message_id
         else:
-            self._first.append(first)
-            self._last.append(last)
+            self._first.append(message_id)
+            self._last.append(message_id)

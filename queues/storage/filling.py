@@ -12,6 +12,7 @@ from typing import Final
 from leveret.model.history import SIZED_KINDS, EventKind, Keep
 from leveret.model.store import (
     Definition,
+    Indispensable,
     Lease,
     LogSink,
     NewMessage,
@@ -117,6 +118,8 @@ class FillingStore:
             self._batch.snapshots[value.queue_id] = value
         elif isinstance(value, Lease):
             self._batch.lease = value
+        elif isinstance(value, Indispensable):
+            self._batch.firm.update(value.message_ids)
         else:
             self._change(value, saved=True)
 

@@ -153,11 +153,15 @@ class LogQueue(LogFront):
             self._store.append_log(SyncSink(self.sink), None)
             self._around.touch(self)
 
-    def failed(self) -> None:
-        """A batch was lost: producers are where the log says they are."""
+    def failed(self, carried: Sequence[object]) -> None:
+        """A batch was lost: producers are where the log says they are, or what comes after it."""
         for producer in self._unsure:
             self.producers.restore(producer, self.partition.last_sequence(producer))
         self._unsure.clear()
+        for record in carried:
+            if isinstance(record, Numbered):
+                self.producers.restore(record.producer_id, record.sequence)
+                self._unsure[record.producer_id] = self._store.mark
 
     # Out ---------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from array import array
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,9 @@ def message(message_id: int) -> NewMessage:
 def ranges(*batches: list[int]) -> IdRanges:
     lost = IdRanges()
     for ids in batches:
-        lost.add_batch([message(i) for i in ids])
+        batch = Batch(1)
+        batch.rows.extend(message(i) for i in ids)
+        lost.add_batch(batch)
     return lost
 
 
@@ -83,3 +86,28 @@ def test_what_is_newer_wins_over_what_is_carried(failed: Batch):
     assert batch.lease == Lease(200)
     assert batch.events[EventKind.ACKED, 1, 0, None][1] == [3, 4]
     assert batch.events[EventKind.ENQUEUED, 1, 0, None] == (5, [12], [7])
+
+
+def test_what_is_indispensable_is_carried_with_all_that_is_said_about_it(failed: Batch):
+    failed.firm = {11}
+    lost = IdRanges()
+    lost.add_batch(failed)
+    assert [i for i in range(20) if i in lost] == [10]
+    batch = Batch(2)
+    batch.rows = [message(12)]
+    batch.carry(failed, lost)
+    assert [row[0] for row in batch.rows] == [11, 12]
+    assert batch.events[EventKind.ENQUEUED, 1, 0, None] == (5, [11], [4])
+    assert batch.snapshots[1].parts == (Live(array("Q", [4, 11]), array("I", [9, 4])),)
+    assert (batch.firm, batch.bytes) == ({11}, 4)
+
+
+def test_log_records_that_are_indispensable_come_before_newer_ones():
+    sink = object()
+    old, kept, newer = (SimpleNamespace(id=i, body_size=3) for i in (10, 11, 12))
+    failed, batch = Batch(1), Batch(2)
+    failed.logs[sink], failed.firm = [old, kept], {11}  # type: ignore[index]
+    batch.logs[sink] = [newer]  # type: ignore[index]
+    batch.carry(failed, IdRanges())
+    assert list(batch.logs.values()) == [[kept, newer]]
+    assert batch.log_bytes == 3

@@ -18,6 +18,7 @@ from leveret.model.store import (
     Committed,
     DiskFull,
     Failed,
+    Indispensable,
     Live,
     Retention,
     Snapshot,
@@ -333,3 +334,20 @@ async def test_a_write_the_system_refuses_is_fatal_and_loses_nothing(tmp_path: P
     assert harness.live()[:confirmed] == list(range(1, confirmed + 1))
     assert await harness.rotten(harness.live()) == []
     await harness.close()
+
+
+async def test_what_is_indispensable_waits_out_a_full_disk(harness: Harness, tmp_path: Path):
+    await limit_pages(harness, 0)
+    kept, lost = harness.publish(LARGE), harness.publish(LARGE)
+    harness.ack([1, 2])
+    harness.store.save(Indispensable([kept]))
+    await harness.durable()
+    assert harness.store.state is StoreState.DISK_FULL
+    assert harness.query("SELECT count(*) FROM messages") == [(10,)]
+    await limit_pages(harness, None)
+    await until(lambda: harness.store.state is StoreState.RUNNING)
+    await harness.close()
+    again = Harness(tmp_path)
+    assert again.live() == [*range(3, 11), kept]
+    assert await again.bodies([kept, lost]) == [LARGE, None]
+    await again.close()
