@@ -12,6 +12,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from amqp_server.codec import (
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 Unacked = tuple[Entry, HeldQueue, AmqpConsumer | None]
 
+_NEEDS_CARE = attrgetter("scan.needs_care")
+
 
 class Channel:
     describe = describe_channel
@@ -86,7 +89,38 @@ class Channel:
 
     # Publishing --------------------------------------------------------------------------------
 
-    def on_publish(self, publish: Publish, message: Message) -> None:
+    def on_publish(self, publish: Publish, messages: list[Message]) -> None:
+        """A run to one address is routed at once, unless something about it needs judging."""
+        plan = publish.plan
+        if (
+            isinstance(plan, Plan)
+            and plan.takes_runs
+            and plan.version == self.vhost.version
+            and plan.rights == self.broker.users.revision
+            and self.transaction is None
+            and not any(map(_NEEDS_CARE, messages))
+        ):
+            self._route_run(plan, messages)
+        else:
+            for message in messages:
+                self._publish_one(publish, message)
+
+    def _route_run(self, plan: Plan, messages: list[Message]) -> None:
+        self.published += len(messages)
+        origin = self._origin or self.origin()
+        answers = self.broker.route_run(plan, messages, self.session.now_ms, origin)
+        confirms = self.confirms
+        if confirms is None:
+            return
+        waits = [message.stored and message.scan.persistent for message in messages]
+        if answers is None and (all(waits) or not any(waits)):
+            if confirms.accepted(self.broker.store.mark if waits[0] else 0, len(messages)):
+                self.session.confirm(self)
+            return
+        for place, message in enumerate(messages):
+            self._confirm(message, answers[place] if answers else Enqueued.TAKEN)
+
+    def _publish_one(self, publish: Publish, message: Message) -> None:
         plan = publish.plan
         if (
             not isinstance(plan, Plan)
@@ -309,8 +343,32 @@ class Channel:
 
     # Settling ----------------------------------------------------------------------------------
 
-    def on_ack(self, tag: int, multiple: bool) -> None:
-        self._settle_or_defer(tag, multiple, Outcome.ACK)
+    def on_ack(self, tags: list[int], multiple: bool) -> None:
+        if multiple or self.transaction is not None:
+            for tag in tags:
+                self._settle_or_defer(tag, multiple, Outcome.ACK)
+        else:
+            self._ack_run(tags)
+
+    def _ack_run(self, tags: list[int]) -> None:
+        """Each alone, as the client sent them, but told to its queue together with the others."""
+        groups: dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]] = {}
+        taken, unknown = None, None
+        for tag in tags:
+            taken = self.unacked.pop(tag, None)
+            if taken is None:
+                unknown = tag
+                break
+            entry, queue, consumer = taken
+            entries = groups.get((queue, consumer))
+            if entries is None:
+                groups[queue, consumer] = [entry]
+            else:
+                entries.append(entry)
+        for (queue, consumer), entries in groups.items():
+            self._settle(queue, entries, consumer, Outcome.ACK)
+        if unknown is not None:
+            raise PreconditionFailed(f"unknown delivery tag {unknown}")
 
     def _reject(self, method: Any) -> None:
         outcome = Outcome.REQUEUE if method.requeue else Outcome.REJECT
@@ -496,7 +554,7 @@ _HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {
     commands.Basic.CancelOk: Channel._ignore,
     commands.Basic.Qos: Channel._qos,
     commands.Basic.Get: Channel._get,
-    commands.Basic.Ack: lambda channel, m: channel.on_ack(m.delivery_tag, m.multiple),
+    commands.Basic.Ack: lambda channel, m: channel.on_ack([m.delivery_tag], m.multiple),
     commands.Basic.Reject: Channel._reject,
     commands.Basic.Nack: Channel._nack,
     commands.Basic.Recover: Channel._recover,

@@ -28,12 +28,12 @@ class Confirms:
     def unconfirmed(self) -> int:
         return self.published - self.settled
 
-    def accepted(self, mark: int) -> bool:
-        """The next publish is taken; it waits for batch `mark` (0: for nothing).
+    def accepted(self, mark: int, count: int = 1) -> bool:
+        """The next `count` publishes are taken; they wait for batch `mark` (0: for nothing).
 
         True when there is something to send now.
         """
-        number = self.published = self.published + 1
+        number = self.published = self.published + count
         waiting = self._open
         if waiting:
             last = waiting[-1]

@@ -196,27 +196,27 @@ class Session:
         )
         self._say(0, start)
 
-    def on_publish(self, channel: int, publish: Publish, message: Message) -> None:
+    def on_publish(self, channel: int, publish: Publish, messages: list[Message]) -> None:
         if not self.publishes:
             self._starts_publishing()
         meant = self.channels[channel]
         try:
             if meant.inbox is None:
-                meant.on_publish(publish, message)
+                meant.on_publish(publish, messages)
             else:
-                call = partial(meant.on_publish, publish, message)
+                call = partial(meant.on_publish, publish, messages)
                 meant.inbox.append(partial(self._put_off, (60, 40), call))
         except BrokerError as error:
             self.wire.last_method = (60, 40)
             self.refuse(channel, error)
 
-    def on_ack(self, channel: int, tag: int, multiple: bool) -> None:
+    def on_ack(self, channel: int, tags: list[int], multiple: bool) -> None:
         meant = self.channels[channel]
         try:
             if meant.inbox is None:
-                meant.on_ack(tag, multiple)
+                meant.on_ack(tags, multiple)
             else:
-                call = partial(meant.on_ack, tag, multiple)
+                call = partial(meant.on_ack, tags, multiple)
                 meant.inbox.append(partial(self._put_off, (60, 80), call))
         except BrokerError as error:
             self.refuse(channel, error)

@@ -33,7 +33,7 @@ from amqp_server.codec import (
     decode_publish,
 )
 from leveret.model.errors import BrokerError, PreconditionFailed, ProtocolError, ReplyCode
-from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Message
+from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Address, Message
 
 FRAME_LIMIT_BEFORE_TUNE = 8192
 HARD_MESSAGE_LIMIT = 512 * 1024 * 1024
@@ -41,7 +41,8 @@ _KNOWN_PUBLISHES = 8192
 
 _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">BHIHHQ")
-_ACK = struct.Struct(">QB")
+_ACK = struct.Struct(">QBB")  # tag, flags, end octet
+_ACK_FRAME = 21
 
 
 class ConnectionState(Enum):
@@ -92,9 +93,11 @@ class WireSink(Protocol):
 
     def on_method(self, channel: int, method: Method, table: bytes) -> None: ...
 
-    def on_publish(self, channel: int, publish: Publish, message: Message) -> None: ...
+    def on_publish(self, channel: int, publish: Publish, messages: list[Message]) -> None:
+        """A run of messages with the same address and flags, one after the other."""
 
-    def on_ack(self, channel: int, tag: int, multiple: bool) -> None: ...
+    def on_ack(self, channel: int, tags: list[int], multiple: bool) -> None:
+        """A run of acknowledgements; of several tags each is acknowledged alone."""
 
     def on_refused_content(self, channel: int, error: BrokerError) -> None: ...
 
@@ -175,7 +178,8 @@ class Wire:
                     position = self._publish(data, position, last, channel)
                     continue
                 if method_id == ACK_ID and size == 13 and self.state is ConnectionState.OPEN:
-                    self._ack(data, position, channel)
+                    position = self._ack(data, position, channel)
+                    continue
                 else:
                     self._method(channel, data[position + 7 : last])
             elif self.state is not ConnectionState.CLOSING:
@@ -199,7 +203,8 @@ class Wire:
     # Content -----------------------------------------------------------------------------------
 
     def _publish(self, data: bytes, position: int, last: int, channel: int) -> int:
-        """basic.publish; when its content follows in the same buffer, take all of it at once."""
+        """basic.publish; of what follows in the same buffer, take its content at once, and that
+        of every further message to the same address."""
         held = self.channels.get(channel)
         if held is None or held.publish is not None or held.state is ChannelState.CLOSING:
             return self._publish_out_of_turn(channel, held, last)
@@ -207,29 +212,45 @@ class Wire:
         publish = self._publishes.get(method_frame)
         if publish is None:
             publish = self._learn_publish(method_frame)
-        start = last + 1
-        if len(data) - start >= 20:
-            kind, same, size, class_id, weight, body_size = _CONTENT.unpack_from(data, start)
-            body_start = start + size + FRAME_OVERHEAD
-            stop: int = body_start + body_size + FRAME_OVERHEAD if body_size else body_start
-            if (
-                kind == FRAME_HEADER
-                and same == channel
-                and class_id == BASIC_CLASS
-                and weight == 0
-                and stop <= len(data)
-                and size <= self.frame_limit
-                and data[body_start - 1] == 0xCE
-                and (body_size == 0 or self._is_one_body(data, body_start, channel, body_size))
-                and body_size <= self.max_message_size
-            ):
-                self._after = stop
-                message = Message(publish.address, channel, data[start:stop], size, body_size)
-                self.sink.on_publish(channel, publish, message)
-                return stop
+        messages, stop = self._run(data, position, last + 1, channel, publish.address)
+        if messages:
+            self._after = stop
+            self.sink.on_publish(channel, publish, messages)
+            return stop
         held.publish = publish
         held.missing = -1
-        return start
+        return last + 1
+
+    def _run(
+        self, data: bytes, position: int, start: int, channel: int, address: Address
+    ) -> tuple[list[Message], int]:
+        """Messages whose method frame is the one from `position` to `start`, as long as each is
+        here whole and in one body frame; where the last of them ends."""
+        method, end, limit = data[position:start], len(data), self.frame_limit
+        messages: list[Message] = []
+        unpack, largest, after = _CONTENT.unpack_from, self.max_message_size, start
+        while end - start >= 20:
+            kind, same, size, class_id, weight, body_size = unpack(data, start)
+            body_start = start + size + FRAME_OVERHEAD
+            stop = body_start + body_size + FRAME_OVERHEAD if body_size else body_start
+            if (
+                kind != FRAME_HEADER
+                or same != channel
+                or class_id != BASIC_CLASS
+                or weight != 0
+                or stop > end
+                or size > limit
+                or body_size > largest
+                or data[body_start - 1] != 0xCE
+                or (body_size and not self._is_one_body(data, body_start, channel, body_size))
+            ):
+                break
+            messages.append(Message(address, channel, data[start:stop], size, body_size))
+            after = stop
+            if not data.startswith(method, stop):
+                break
+            start = stop + len(method)
+        return messages, after
 
     def _is_one_body(self, data: bytes, start: int, channel: int, size: int) -> bool:
         return (
@@ -313,18 +334,35 @@ class Wire:
         held.publish, held.parts, held.missing = None, [], -1
         if publish is not None:
             message = Message(publish.address, channel, b"".join(parts), *held.sizes)
-            self.sink.on_publish(channel, publish, message)
+            self.sink.on_publish(channel, publish, [message])
 
     # Methods -----------------------------------------------------------------------------------
 
-    def _ack(self, data: bytes, position: int, channel: int) -> None:
+    def _ack(self, data: bytes, position: int, channel: int) -> int:
+        """basic.ack, and further ones of single tags that follow it; where the last one ends."""
         held = self.channels.get(channel)
+        after = position + _ACK_FRAME
         if held is None or held.publish is not None:
             self._method(channel, data[position + 7 : position + 20])
         elif held.state is ChannelState.OPEN:
-            tag, bits = _ACK.unpack_from(data, position + 11)
+            tag, bits, _ = _ACK.unpack_from(data, position + 11)
+            tags = [tag]
+            if not bits & 1:
+                after = self._more_acks(data, position, after, tags)
+            self._after = after
             self.last_method = (60, 80)
-            self.sink.on_ack(channel, tag, bool(bits & 1))
+            self.sink.on_ack(channel, tags, bool(bits & 1))
+        return after
+
+    def _more_acks(self, data: bytes, position: int, after: int, tags: list[int]) -> int:
+        head, end, unpack = data[position : position + 11], len(data), _ACK.unpack_from
+        while end - after >= _ACK_FRAME and data.startswith(head, after):
+            tag, bits, end_octet = unpack(data, after + 11)
+            if bits & 1 or end_octet != 0xCE:
+                break
+            tags.append(tag)
+            after += _ACK_FRAME
+        return after
 
     def _method(self, channel: int, payload: bytes) -> None:
         if len(payload) < 4:

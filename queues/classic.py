@@ -132,6 +132,36 @@ class ClassicQueue:
         self.trim()
         return Enqueued.TAKEN
 
+    def enqueue_run(self, messages: list[Message]) -> bool:
+        """`enqueue` for several messages at once, none of which expires.
+
+        False: nothing was done, take them one by one.
+        """
+        if not self._plain:
+            return False
+        sizes = [message.body_size for message in messages]
+        journal = self.journal
+        if journal is not None:
+            full = len(self.ready) >= self._window or self.ready_bytes >= self._window_bytes
+            if full or self.backlog:
+                journal.enqueued_run(messages, sizes)
+                ids = array("Q", [message.id for message in messages])
+                self.backlog.extend(Live(ids, array("I", sizes)))
+                self.counters.published += len(messages)
+                return True
+            persistent = [message.scan.persistent for message in messages]
+            if all(persistent):
+                journal.enqueued_run(messages, sizes)
+            elif any(persistent):
+                return False
+            else:
+                for message in messages:
+                    journal.passed_through(message)
+        self.counters.published += len(messages)
+        self.ready.extend([Entry(message) for message in messages])
+        self.ready_bytes += sum(sizes)
+        return True
+
     def _admit(self, message: Message, expires_ms: int) -> None:
         size = message.body_size
         if self.journal is not None:

@@ -17,6 +17,7 @@ from leveret.model.history import EventKind, Keep
 from leveret.model.message import Message
 from leveret.model.store import (
     Live,
+    NewMessageTuple,
     QueueDefinition,
     Rotten,
     Snapshot,
@@ -37,22 +38,24 @@ AfterCommit = Callable[[int, Call, Call | None], None]
 
 def write_content(store: Store, message: Message) -> None:
     """Content joins the batch, once per message however many queues it goes to."""
-    message.stored = True
-    address, keep = message.address, message.keep
-    store.append(
-        (
-            message.id,
-            message.time_ms,
-            message.origin,
-            address.exchange,
-            address.routing_key,
-            message.properties,
-            message.body,
-            keep,
-        )
-    )
-    if keep is not Keep.NOTHING:
+    store.append(_row(message))
+    if message.keep is not Keep.NOTHING:
         store.record(EventKind.PUBLISHED, 0, message.id, message.origin)
+
+
+def _row(message: Message) -> NewMessageTuple:
+    message.stored = True
+    address = message.address
+    return (
+        message.id,
+        message.time_ms,
+        message.origin,
+        address.exchange,
+        address.routing_key,
+        message.properties,
+        message.body,
+        message.keep,
+    )
 
 
 class Journal:
@@ -87,6 +90,19 @@ class Journal:
         self._store.record(
             EventKind.ENQUEUED, self.queue_id, message.id, message.origin, None, message.body_size
         )
+
+    def enqueued_run(self, messages: list[Message], sizes: list[int]) -> None:
+        """`enqueued` for messages of one publisher that went the same way."""
+        self._dirty = True
+        store, origin = self._store, messages[0].origin
+        ids = [message.id for message in messages]
+        fresh = [message for message in messages if not message.stored]
+        if fresh:
+            store.append(*[_row(message) for message in fresh])
+            if fresh[0].keep is not Keep.NOTHING:
+                new = ids if len(fresh) == len(ids) else [message.id for message in fresh]
+                store.record_many(EventKind.PUBLISHED, 0, new, origin)
+        store.record_many(EventKind.ENQUEUED, self.queue_id, ids, origin, None, sizes)
 
     def passed_through(self, message: Message) -> None:
         """It lives in memory only, but history wants to know."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from queues.entry import Entry
@@ -22,6 +22,8 @@ class Ready(Protocol):
     def __getitem__(self, place: int) -> Entry: ...
 
     def append(self, entry: Entry) -> None: ...
+
+    def extend(self, entries: Iterable[Entry]) -> None: ...
 
     def popleft(self) -> Entry: ...
 
@@ -50,6 +52,10 @@ class PriorityReady:
     def append(self, entry: Entry) -> None:
         self._level(entry).append(entry)
         self._count += 1
+
+    def extend(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.append(entry)
 
     def popleft(self) -> Entry:
         for level in reversed(self._levels):

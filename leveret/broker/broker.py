@@ -211,6 +211,29 @@ class Broker:
             self.turn.schedule()
         return taken
 
+    def route_run(
+        self, plan: Plan, messages: list[Message], now_ms: int, origin: int
+    ) -> list[Enqueued] | None:
+        """`route` for several messages of one channel; None: every queue took every message."""
+        keep, ids, size_counts = plan.keep, self._message_ids, self.counters.sizes
+        size = 0
+        for message in messages:
+            message.id = next(ids)
+            message.time_ms, message.origin, message.keep = now_ms, origin, keep
+            size += message.body_size
+            size_counts[message.body_size.bit_length()] += 1
+        count, queues = len(messages), plan.queues
+        self.counters.published += count
+        self.counters.published_bytes += size
+        plan.exchange.published_in += count
+        plan.exchange.published_out += count * len(queues)
+        answers: list[Enqueued] | None = None
+        for queue in queues:
+            if not (isinstance(queue, ClassicQueue) and queue.enqueue_run(messages)):
+                answers = _worse(answers, [queue.enqueue(message) for message in messages])
+            self.turn.touch(queue)
+        return answers
+
     def origin_of(self, vhost: str, user: str) -> int:
         """Who acts through the HTTP API, as the history names it; one per user and vhost."""
         known = self._origins.get((vhost, user))
@@ -481,3 +504,13 @@ def _each(definitions: Iterable[D], take_up: Callable[[D], None]) -> None:
 
 def _is_builtin(name: str) -> bool:
     return not name or name.startswith("amq.")
+
+
+def _worse(some: list[Enqueued] | None, others: list[Enqueued]) -> list[Enqueued]:
+    """Per message what its publisher has to be told, after one more queue has answered."""
+    if some is None:
+        return others
+    return [
+        one if one is Enqueued.REJECTED or other is Enqueued.TAKEN else other
+        for one, other in zip(some, others, strict=True)
+    ]

@@ -77,6 +77,8 @@ class Plan:
     reusable: bool
     rights: int
     keep: Keep
+    takes_runs: bool = False
+    """Whether several messages at once may be handed to these queues, and to nobody else."""
 
 
 class VirtualHost:
@@ -441,7 +443,9 @@ class VirtualHost:
             return Plan(self.version, exchange, found_queues, False, rights, Keep.NOTHING)
         reusable = found.reusable and not extra_keys and not self.tracing
         keep = max((queue.keep for queue in queues), default=self.keep_unroutable)
-        return Plan(self.version, exchange, queues, reusable, rights, keep)
+        return Plan(
+            self.version, exchange, queues, reusable, rights, keep, reusable and bool(queues)
+        )
 
     def _reached(
         self, found: Route, keys: list[str], headers: Table, passed: Passed

@@ -407,9 +407,9 @@ class Store(Protocol):
         """Open the store; once, before anything else. Blocks: called before clients are."""
 
     def append(
-        self, message: NewMessage | tuple[int, int, int, str, str, bytes, bytes, int]
+        self, *messages: NewMessage | tuple[int, int, int, str, str, bytes, bytes, int]
     ) -> None:
-        """Content of one message, however many queues it goes to."""
+        """Content of messages, each once, however many queues it goes to."""
 
     def record(
         self,

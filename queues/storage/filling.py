@@ -62,10 +62,11 @@ class FillingStore:
     def backlog(self) -> int:
         return self._batch.size
 
-    def append(self, message: NewMessage | NewMessageTuple) -> None:
+    def append(self, *messages: NewMessage | NewMessageTuple) -> None:
         batch = self._batch
-        batch.rows.append(message)
-        batch.bytes += len(message[6])
+        batch.rows += messages
+        for message in messages:
+            batch.bytes += len(message[6])
 
     def record(
         self,

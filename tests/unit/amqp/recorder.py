@@ -8,6 +8,7 @@ from leveret.model.message import content_frames
 class Recorder:
     def __init__(self):
         self.calls = []
+        self.runs = []  # how many of a kind came at once
 
     def on_header(self):
         self.calls.append(("header",))
@@ -15,8 +16,10 @@ class Recorder:
     def on_method(self, channel, method, table):
         self.calls.append(("method", channel, method.name, dict(method)))
 
-    def on_publish(self, channel, publish, message):
-        self.calls.append(
+    def on_publish(self, channel, publish, messages):
+        assert messages
+        self.runs.append(len(messages))
+        self.calls += [
             (
                 "publish",
                 channel,
@@ -26,10 +29,13 @@ class Recorder:
                 message.properties,
                 message.body,
             )
-        )
+            for message in messages
+        ]
 
-    def on_ack(self, channel, tag, multiple):
-        self.calls.append(("ack", channel, tag, multiple))
+    def on_ack(self, channel, tags, multiple):
+        assert tags if not multiple else len(tags) == 1
+        self.runs.append(len(tags))
+        self.calls += [("ack", channel, tag, multiple) for tag in tags]
 
     def on_refused_content(self, channel, error):
         self.calls.append(("refused", channel, int(error.code)))

@@ -17,6 +17,20 @@ CASES = {
     "body in pieces": publish_frames(1, "x", "k", body=b"abcdefgh" * 40, frame_max=64),
     "properties": publish_frames(1, "", "q", b"\x10\x00\x02", b"persistent"),
     "ack": encode_ack(1, 7, True),
+    "acks in a run": b"".join(encode_ack(1, tag, tag == 4) for tag in range(1, 8)),
+    "acks of two channels": encode_ack(1, 1, False) + encode_ack(2, 1, False),
+    "publishes in a run": b"".join(
+        publish_frames(1, "x", "k", properties, body)
+        for properties, body in (
+            (b"\x00\x00", b"one"),
+            (b"\x10\x00\x02", b""),
+            (b"\x00\x00", b"three"),
+        )
+    )
+    + publish_frames(1, "x", "other", body=b"four")
+    + publish_frames(2, "x", "other", body=b"five")
+    + publish_frames(1, "x", "k", body=b"six" * 40, frame_max=64)
+    + publish_frames(1, "x", "k", body=b"seven"),
     "declare": method_frame(1, commands.Queue.Declare(queue="q", arguments={"x-max-length": 5})),
     "heartbeat": HEARTBEAT_FRAME,
     "two channels interleaved": (
@@ -57,6 +71,23 @@ def test_nothing_is_said_before_the_last_byte_and_trailing_bytes_wait(name):
 def test_publish_carries_address_properties_and_body():
     calls, _ = calls_for(CASES["properties"])
     assert calls == [("publish", 1, "", "q", False, b"\x10\x00\x02", b"persistent")]
+
+
+def test_what_goes_the_same_way_comes_in_one_run():
+    wire, sink = open_wire(1, 2)
+    wire.receive(CASES["publishes in a run"])
+    assert sink.runs == [3, 1, 1, 1, 1]
+    sink.runs.clear()
+    wire.receive(CASES["acks in a run"] + CASES["acks of two channels"])
+    assert sink.runs == [3, 1, 4, 1]
+
+
+def test_a_message_that_is_too_large_ends_the_run_before_it():
+    wire, sink = open_wire(1, max_message_size=5)
+    small = publish_frames(1, "x", "k", body=b"small")
+    large = publish_frames(1, "x", "k", body=b"too large")
+    wire.receive(small + small + large[: -len(b"too large") - 8])
+    assert [call[0] for call in sink.calls] == ["publish", "publish", "refused"]
 
 
 def test_handshake_header_then_start_ok():
