@@ -62,9 +62,8 @@ ui: $(FOR_RUN)  ## Build the web UI if its sources changed
 docs-check: $(FOR_DEV)  ## Check that the documentation agrees with the code
 	$(BIN)/python -m pytest -q tests/test_docs.py tests/unit/test_config.py -k "docs or reference"
 
-wheel: $(FOR_RUN)  ## Build the wheel, web UI included, into dist/
-	$(PIP) build
-	$(BIN)/python -m build --wheel
+wheel: $(FOR_DEV) ui  ## Build sdist and wheel, web UI included, into dist/
+	$(BIN)/python -m hatchling build -t sdist -t wheel
 
 clean:  ## Remove builds and caches; .venv and data stay
 	rm -rf build dist http_admin/ui/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,7 @@
-"""Wheel build hook: build the web UI so that its assets, and only they, are in the wheel.
+"""Build hook: build the web UI, for the sdist with its sources, for the wheel without.
 
-An editable install has the sources at hand and gets its assets from `make ui` instead.
+The sdist brings the built UI along, so that a wheel made from it needs no node. An editable
+install has the sources at hand and gets its assets from `make ui` instead.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ class WebUiHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         builder = builder_of(self.root)
-        is_needed = self.target_name == "wheel" and builder.maybe_system_node() is None
+        is_current = builder.is_current(Path(self.root) / "http_admin" / "ui")
+        is_needed = not is_current and builder.maybe_system_node() is None
         return [builder.NODE_FROM_PYPI] if is_needed else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self.target_name == "wheel" and version != "editable":
+        if version != "editable":
             said = builder_of(self.root).build(Path(self.root) / "http_admin" / "ui")
             print(said, file=sys.stderr)  # noqa: T201 - what a build says is its output
