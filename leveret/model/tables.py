@@ -34,6 +34,7 @@ _TYPE_NAMES = {
 }  # fmt: skip
 _LENGTH = struct.Struct(">I")
 _DOUBLE = struct.Struct(">d")
+_LONG = struct.Struct(">q")
 
 
 def check_table(data: bytes, start: int, limit: int) -> int:
@@ -113,7 +114,14 @@ def encode_table(table: Mapping[str, Any]) -> bytes:
 
 
 def _encode_value(value: Any) -> bytes:
-    """As pamqp does, but for what it would shorten or refuse: doubles and octets."""
+    """As pamqp does, but for what it would shorten or refuse: integers, doubles and octets.
+
+    RabbitMQ's own headers have long integers only, and clients of typed languages rely on it.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(f"{value} does not fit in 64 bits")
+        return b"l" + _LONG.pack(value)
     if isinstance(value, float):
         return b"d" + _DOUBLE.pack(value)
     if isinstance(value, bytes | bytearray):

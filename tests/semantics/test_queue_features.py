@@ -356,6 +356,17 @@ def test_c140_x_death_in_full(channel, source, grave):
     assert found.headers["mine"] == 1
 
 
+def test_c140_types_that_typed_languages_rely_on(channel, source, grave):
+    queue = source()
+    channel.publish("", queue)
+    reject(channel, queue)
+    payload = buried(channel, grave).header_payload
+    for field in (b"countl", b"timeT", b"queueS", b"reasonS", b"exchangeS", b"routing-keysA"):
+        name, kind = field[:-1], field[-1:]
+        assert bytes([len(name)]) + name + kind in payload, field
+    assert b"\x07x-deathA" in payload
+
+
 def test_c140_one_entry_per_queue_and_reason_newest_first(channel, names):
     first, second = names.queue(), names.queue()
     for queue, target in ((first, second), (second, first)):
@@ -432,6 +443,8 @@ def test_c145_delivery_limit(channel, names, grave, expected):
         channel.wait_ready(queue, 1)
         got = channel.get_one(queue, no_ack=False)
         counts.append(got.headers.get("x-delivery-count"))
+        if counts[-1] is not None:
+            assert b"\x10x-delivery-countl" in got.header_payload
         channel.nack(got.tag)
     assert counts == expected(leveret=[None, 1], rabbitmq=[0, 1])
     assert death(buried(channel, grave))["reason"] == "delivery_limit"
