@@ -15,6 +15,7 @@ from benchmarks.scenarios.cost import Cost
 from benchmarks.scenarios.flow import Flow
 from benchmarks.scenarios.footprint import Footprint
 from benchmarks.scenarios.group import GroupReplay
+from benchmarks.scenarios.idle import IdleQueues
 from benchmarks.scenarios.latency import ConfirmLatency, RequestReply, SteadyLatency
 from benchmarks.scenarios.restart import LongLog
 from benchmarks.topology import Topology
@@ -285,6 +286,22 @@ _FOOTPRINT = (
     ),
 )
 
+_IDLE = (
+    Workload(
+        "idle-queues",
+        IdleQueues(),
+        (
+            Measure(
+                "made", "5,000 durable queues, 5 bindings each: a queue", Unit.KILOBYTES, most=20.48
+            ),
+            Measure("found", "the same after a restart: a queue", Unit.KILOBYTES, most=20.48),
+            Measure("startup", "start with them", Unit.SECONDS, most=5.0),
+        ),
+        brokers=(Kind.LEVERET,),
+        rounds=1,
+    ),
+)
+
 _COST = (
     Workload(
         "history-cost",
@@ -305,7 +322,7 @@ _COST = (
     ),
 )
 
-WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_LONG_LOG, *_FOOTPRINT, *_COST)
+WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_LONG_LOG, *_FOOTPRINT, *_IDLE, *_COST)
 GROWTHS = (
     Growth(
         "topic-growth",
