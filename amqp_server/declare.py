@@ -94,8 +94,9 @@ class Declarations:
         governing.require_dead_letters(
             channel.broker, channel.session.user.name, channel.vhost, spec.name, spec.arguments
         )
-        make = channel.vhost.declare_queue if name else channel.vhost.declare_server_named
-        return make(spec, channel.session)
+        if not name:
+            return channel.vhost.declare_server_named(spec, channel.session)
+        return channel.vhost.declare_queue(channel.vhost.of_default_type(spec), channel.session)
 
     def _declare_reply_queue(self, method: Any, name: str) -> None:
         """A responder asks this way whether the requester is still there."""

@@ -191,9 +191,7 @@ class Session:
     # From the wire -----------------------------------------------------------------------------
 
     def on_header(self) -> None:
-        start = commands.Connection.Start(
-            0, 9, server_properties(self.broker), MECHANISMS, "en_US"
-        )
+        start = commands.Connection.Start(0, 9, server_properties(self.broker), MECHANISMS, "en_US")
         self._say(0, start)
 
     def on_publish(self, channel: int, publish: Publish, messages: list[Message]) -> None:

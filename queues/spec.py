@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leveret.model.errors import PreconditionFailed
@@ -22,8 +22,23 @@ class QueueSpec:
     def kind(self) -> str:
         return str(self.arguments.get("x-queue-type", "classic"))
 
+    def of_kind(self, kind: str) -> QueueSpec:
+        """The same, with its type named."""
+        arguments = {**self.arguments, "x-queue-type": kind}
+        return replace(
+            self, arguments=arguments, type_names={**self.type_names, "x-queue-type": "longstr"}
+        )
+
 
 QUEUE_KINDS = ("classic", "quorum", "stream")
+
+
+def check_default_kind(kind: object) -> None:
+    """Refuse a default type for new queues that nobody has heard of."""
+    if kind not in QUEUE_KINDS:
+        raise PreconditionFailed(
+            f"unknown default_queue_type {kind!r}; known are {', '.join(QUEUE_KINDS)}"
+        )
 
 
 def check_kind(spec: QueueSpec, where: str) -> None:

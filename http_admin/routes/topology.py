@@ -50,7 +50,7 @@ def _require(
 
 class ExchangeBody(BaseModel):
     type: str = "direct"
-    durable: bool = True
+    durable: bool = Field(default=False, description="Whether it survives a restart.")
     auto_delete: bool = False
     internal: bool = False
     arguments: Table = Field(default_factory=dict)
@@ -95,13 +95,24 @@ def get_exchange(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Sa
 
 @router.put("/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"], status_code=201)
 async def put_exchange(
-    vhost: str, name: str, hub: Hub, user: CurrentUser, response: Response, body: ExchangeBody
+    vhost: str,
+    name: str,
+    hub: Hub,
+    user: CurrentUser,
+    response: Response,
+    body: ExchangeBody | None = None,
 ) -> None:
-    """Declare an exchange."""
+    """Declare an exchange. Without `durable` it is gone after a restart, as with RabbitMQ."""
     held = vhost_for(hub, user, vhost)
+    wanted = body or ExchangeBody()
     _require(hub, user, held, Right.CONFIGURE, "exchange", name)
     spec = ExchangeSpec(
-        name, body.type, body.durable, body.auto_delete, body.internal, body.arguments
+        name,
+        wanted.type,
+        wanted.durable,
+        wanted.auto_delete,
+        wanted.internal,
+        wanted.arguments,
     )
     if spec.alternate is not None:
         _require(hub, user, held, Right.READ, "exchange", name)
@@ -155,7 +166,7 @@ def exchange_bindings_to(vhost: str, name: str, hub: Hub, user: CurrentUser) -> 
 
 
 class QueueBody(BaseModel):
-    durable: bool = True
+    durable: bool = Field(default=False, description="Whether it survives a restart.")
     auto_delete: bool = False
     arguments: Table = Field(default_factory=dict)
 
@@ -207,14 +218,21 @@ def get_queue(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Sampl
 
 @router.put("/queues/{vhost:seg}/{name:seg}", tags=["queues"], status_code=201)
 async def put_queue(
-    vhost: str, name: str, hub: Hub, user: CurrentUser, response: Response, body: QueueBody
+    vhost: str,
+    name: str,
+    hub: Hub,
+    user: CurrentUser,
+    response: Response,
+    body: QueueBody | None = None,
 ) -> None:
-    """Declare a queue."""
+    """Declare a queue. Without `durable` it is gone after a restart, as with RabbitMQ."""
     held = vhost_for(hub, user, vhost)
+    wanted = body or QueueBody()
     _require(hub, user, held, Right.CONFIGURE, "queue", name)
-    governing.require_dead_letters(hub, user.name, held, name, body.arguments)
+    governing.require_dead_letters(hub, user.name, held, name, wanted.arguments)
     existed = name in held.queues
-    held.declare_queue(QueueSpec(name, body.durable, False, body.auto_delete, body.arguments))
+    spec = QueueSpec(name, wanted.durable, False, wanted.auto_delete, wanted.arguments)
+    held.declare_queue(held.of_default_type(spec))
     await until_durable(hub)
     response.status_code = 204 if existed else 201
 

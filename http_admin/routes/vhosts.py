@@ -19,6 +19,7 @@ from leveret.broker import Broker, VirtualHost
 from leveret.broker.metrics import VHOST_FIELDS, Octets, vhost_values
 from leveret.broker.parameters import KNOWN_VHOST_LIMITS, LIMITS_NAME, VHOST_LIMITS, check_limits
 from leveret.model.store import PermissionDefinition
+from queues.spec import check_default_kind
 
 router = APIRouter(prefix="/api", tags=["vhosts"])
 LONGEST_NAME = 255
@@ -27,7 +28,10 @@ LONGEST_NAME = 255
 class VhostBody(BaseModel):
     description: str | None = None
     tags: Tags | None = None
-    default_queue_type: str | None = None
+    default_queue_type: str | None = Field(
+        default=None,
+        description="Type of new durable queues that name none: classic, quorum or stream.",
+    )
     protected_from_deletion: bool | None = None
     tracing: bool | None = None
 
@@ -101,6 +105,10 @@ async def put_vhost(
     Whoever makes one may do everything in it.
     """
     given = (body or VhostBody()).model_dump(exclude_none=True)
+    if given.get("default_queue_type") in ("", "undefined"):
+        del given["default_queue_type"]
+    elif "default_queue_type" in given:
+        check_default_kind(given["default_queue_type"])
     found = hub.vhosts.get(vhost)
     if found is None:
         check_vhost_name(vhost)

@@ -27,7 +27,7 @@ from leveret.broker.users import User, check_hash, check_pattern, hash_password
 from leveret.model.errors import BrokerError, PreconditionFailed
 from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
 from queues import QueueSpec
-from queues.spec import check_kind
+from queues.spec import check_default_kind, check_kind
 
 T = TypeVar("T")
 _FOREIGN = ("internal_cluster_id",)  # identities of the broker that wrote the file
@@ -185,6 +185,8 @@ def _take_vhost(found: Import, row: _Row) -> None:
     options = {key: value for key, value in values.items() if value and value != "undefined"}
     if "tags" in options:
         options["tags"] = list(_tags(options["tags"]))
+    if "default_queue_type" in options:
+        check_default_kind(options["default_queue_type"])
     found.vhosts.append((row.name(), options))
 
 

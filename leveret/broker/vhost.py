@@ -225,6 +225,15 @@ class VirtualHost:
             return current
         return self._create_queue(spec, owner)
 
+    def of_default_type(self, spec: QueueSpec) -> QueueSpec:
+        """What does not name its type and could be of this virtual host's default one, is."""
+        kind = self.options.get("default_queue_type", "classic")
+        named = "x-queue-type" in spec.arguments
+        if kind == "classic" or named or not spec.durable or spec.exclusive or spec.auto_delete:
+            return spec
+        held = self.queues.get(spec.name)
+        return spec.of_kind(kind if held is None else held.spec.kind)
+
     def declare_server_named(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
         """Make a queue whose name comes from `server_name`."""
         return self._create_queue(spec, owner)

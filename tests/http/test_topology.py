@@ -48,6 +48,18 @@ def test_life_of_a_queue(api: httpx.Client) -> None:
     assert api.get(path).status_code == 404
 
 
+@pytest.mark.parametrize("kind", ["queues", "exchanges"])
+def test_without_durable_it_is_transient_as_with_rabbitmq(api: httpx.Client, kind: str) -> None:
+    path = f"/api/{kind}/%2F/transient"
+    assert api.put(path).status_code == 201
+    assert api.put(path, json={}).status_code == 204
+    assert api.get(path).json()["durable"] is False
+    assert api.delete(path).status_code == 204
+    assert api.put(path, json={"durable": True}).status_code == 201
+    assert api.get(path).json()["durable"] is True
+    assert api.delete(path).status_code == 204
+
+
 def test_life_of_a_binding(api: httpx.Client) -> None:
     api.put("/api/queues/%2F/bound", json={})
     between = "/api/bindings/%2F/e/amq.topic/q/bound"

@@ -142,8 +142,15 @@ def test_user_without_password_cannot_log_in(api, sign_in):
         ({"password": "x"}, "tags_not_present"),
         ({"password_hash": "!!", "tags": ""}, "base64"),
         ({"password_hash": "", "hashing_algorithm": "rot13", "tags": ""}, "hashing_algorithm"),
-        ({"password_hash": encoded("$argon2id$v=19$m=9999999,t=2,p=1$" + "a" * 22 + "$" + "b" * 43),
-          "tags": ""}, "costs too much"),
+        (
+            {
+                "password_hash": encoded(
+                    "$argon2id$v=19$m=9999999,t=2,p=1$" + "a" * 22 + "$" + "b" * 43
+                ),
+                "tags": "",
+            },
+            "costs too much",
+        ),
         ({"password_hash": encoded("$argon2id$v=19$m=1"), "tags": ""}, "is not of the text"),
         ({"password": "", "tags": ""}, "empty"),
         ({"password": "x", "tags": 5}, "tags"),
@@ -231,6 +238,29 @@ def test_topic_permission_is_set_shown_and_cleared(api, vhost, user):
     assert api.delete("topic-permissions", vhost, user, "other") == 204
     assert api.delete("topic-permissions", vhost, user) == 204
     assert api.refused("GET", "topic-permissions", vhost, user)[0] == 404
+
+
+# The default type of queues ----------------------------------------------------------------------
+
+
+def test_queues_are_of_their_vhosts_default_type(api, vhost, channel):
+    channel.queue_declare("before", durable=True)
+    assert api.put("vhosts", vhost, body={"default_queue_type": "quorum"}) == 204
+    channel.queue_declare("before", durable=True)
+    channel.queue_declare("over-amqp", durable=True)
+    channel.queue_declare("over-amqp", durable=True)
+    channel.queue_declare("named", durable=True, arguments={"x-queue-type": "classic"})
+    channel.queue_declare("transient")
+    channel.queue_declare("mine", durable=True, auto_delete=True)
+    api.put("queues", vhost, "over-http", body={"durable": True})
+    types = {row["name"]: row["type"] for row in api.get("queues", vhost)}
+    assert types == {
+        "before": "classic", "over-amqp": "quorum", "named": "classic", "transient": "classic",
+        "mine": "classic", "over-http": "quorum",
+    }  # fmt: skip
+    assert api.get("queues", vhost, "over-http")["arguments"] == {"x-queue-type": "quorum"}
+    said = api.refused("PUT", "vhosts", vhost, body={"default_queue_type": "odd"})
+    assert said == (400, "unknown default_queue_type 'odd'; known are classic, quorum, stream")
 
 
 # Limits ------------------------------------------------------------------------------------------
