@@ -11,6 +11,7 @@ from http_admin.routes import (
     health,
     history,
     live,
+    log_members,
     logs,
     messages,
     metrics,
@@ -47,5 +48,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     parameters.router,
     definitions.router,
     logs.router,
+    log_members.router,
     streams.router,
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leveret.broker.log_keeper import LogKeeper
+from leveret.broker.log_members import Joining, LogMember, LogMembers, Place
 from leveret.broker.log_views import (
     Held,
     Json,
@@ -68,6 +69,7 @@ class Logs:
     def __init__(self, broker: Broker, keeper: LogKeeper) -> None:
         self._broker = broker
         self._keeper = keeper
+        self._members = LogMembers(broker)
 
     # The logs there are ------------------------------------------------------------------------
 
@@ -159,7 +161,7 @@ class Logs:
     ) -> Records:
         """What the group has not committed; a group that is new begins at the first record.
 
-        For one reader at a time: refused while the group has members of its own.
+        For one reader at a time: refused while the group has members.
         """
         member = self._idle_group(vhost, name, group)
         logs = partitions_of(self._log(vhost, name))
@@ -185,6 +187,37 @@ class Logs:
                 )
         member.commit(offsets)
         await self.durable()
+
+    def join(self, vhost: str, name: str, user: str, asked: Joining) -> LogMember:
+        """A new member of a group, beside whoever is there."""
+        member = self._members.join(Place(vhost, self._log(vhost, name)), user, asked)
+        self._broker.turn.schedule()
+        return member
+
+    def member(self, vhost: str, name: str, group: str, tag: str) -> LogMember:
+        return self._members.find(self._log(vhost, name), group, tag)
+
+    async def fetch_as(self, member: LogMember, count: int = 100, wait: float = 0.0) -> Records:
+        """What the member has not fetched yet."""
+        found = await member.fetch(count, min(wait, LONGEST_WAIT))
+        return [
+            _shown(entry.cursor.lease.partition, entry.message.record)
+            for entry in found
+            if entry.cursor.lease is not None
+        ]
+
+    async def commit_as(
+        self, member: LogMember, offsets: Mapping[int, int]
+    ) -> dict[int, int | None]:
+        """Everything below these offsets is done; the group's offsets when they are on disk."""
+        member.commit(offsets)
+        await self.durable()
+        group = member.log.readers.group(member.group)
+        return {number: group.committed(number) for number in member.partitions}
+
+    def leave(self, member: LogMember) -> None:
+        self._members.leave(member)
+        self._broker.turn.schedule()
 
     def reset(
         self,
@@ -296,7 +329,7 @@ class Logs:
         found = held.readers.group(group)
         if found.members:
             count = len(found.members)
-            raise PreconditionFailed(f"group '{group}' has {count} consumers over AMQP")
+            raise PreconditionFailed(f"group '{group}' has {count} members")
         return found
 
     def _offset(self, log: LogQueue, asked: int | str) -> int:

@@ -6,6 +6,7 @@ member prints first and commits after: a crash in between prints records again, 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -95,23 +96,61 @@ class Reader(Protocol):
     def settle(self, records: list[Json]) -> None:
         """These records have been printed."""
 
+    def close(self) -> None:
+        """Nothing more is wanted."""
+
 
 class GroupReader:
-    """Reads where a group's committed offsets say, and commits what was printed."""
+    """A member of a group: reads its share of the partitions, and commits what was printed.
 
-    def __init__(self, session: Session, name: str, group: str) -> None:
+    A member that was silent for too long, or whose broker was started anew, joins again.
+    """
+
+    def __init__(self, session: Session, name: str, group: str, start: int | str) -> None:
         self._session = session
-        self._base = path("logs", session.vhost, name, "groups", group)
+        self._base = path("logs", session.vhost, name, "groups", group, "members")
         self._what = _what(session, name)
+        self._start = start
+        self._member: str | None = None
 
     def fetch(self, most: int, wait: float) -> list[Json]:
         body = {"count": most, "wait": wait}
-        answer = self._session.api.post(f"{self._base}/fetch", body, what=self._what, wait=wait)
-        return _records(answer)
+        for _ in range(2):
+            where = f"{self._base}/{self._joined()}/fetch"
+            try:
+                answer = self._session.api.post(where, body, what=self._what, wait=wait)
+            except CliError as error:
+                self._expired(error)
+            else:
+                return _records(answer)
+        return []
 
     def settle(self, records: list[Json]) -> None:
+        if self._member is None:
+            return
         offsets = {str(record["partition"]): record["offset"] + 1 for record in records}
-        self._session.api.post(f"{self._base}/commit", {"offsets": offsets}, what=self._what)
+        where = f"{self._base}/{self._member}/commit"
+        try:
+            self._session.api.post(where, {"offsets": offsets}, what=self._what)
+        except CliError as error:
+            self._expired(error)
+
+    def close(self) -> None:
+        """Leave at once, so that the others need not wait until the session ends."""
+        if self._member is not None:
+            with contextlib.suppress(CliError):
+                self._session.api.delete(f"{self._base}/{self._member}", what=self._what)
+
+    def _joined(self) -> str:
+        if self._member is None:
+            answer = self._session.api.post(self._base, {"start": self._start}, what=self._what)
+            self._member = str(answer["member"])
+        return self._member
+
+    def _expired(self, error: CliError) -> None:
+        if error.code is not ExitCode.NOT_FOUND:
+            raise error
+        self._member = None
 
 
 class PartitionReader:
@@ -141,6 +180,9 @@ class PartitionReader:
     def settle(self, records: list[Json]) -> None:
         for record in records:
             self._positions[record["partition"]] = record["offset"] + 1
+
+    def close(self) -> None:
+        """Nobody knows of this reader."""
 
     def _poll(self, partition: int, most: int, wait: float) -> list[Json]:
         place = {"partition": partition, "offset": self._positions[partition], "count": most}
@@ -186,11 +228,15 @@ class Shape:
 
 FromBeginning = Annotated[bool, typer.Option("--from-beginning", help="From the first record on.")]
 Offset = Annotated[
-    str | None, typer.Option(help="first, last, next or a number.", show_default="next")
+    str | None,
+    typer.Option(
+        help="first, last, next or a number; for a group where it has never been.",
+        show_default="next, for a group first",
+    ),
 ]
 Partition = Annotated[int | None, typer.Option(min=0, help="Only this one.", show_default="all")]
 Group = Annotated[
-    str | None, typer.Option("--group", "-g", help="Continue where this group stopped.")
+    str | None, typer.Option("--group", "-g", help="Join this group: go on where it stopped.")
 ]
 Count = Annotated[
     int | None, typer.Option("--count", "-c", min=1, help="Stop after so many records.")
@@ -214,15 +260,16 @@ class Place:
 
 
 def _reader(session: Session, name: str, place: Place) -> Reader:
+    if place.from_beginning and place.offset is not None:
+        raise CliError("give --from-beginning or --offset, not both.", ExitCode.USAGE)
+    begin = "next" if place.group is None else "first"
+    start = "first" if place.from_beginning else place.offset or begin
     if place.group is None:
-        if place.from_beginning and place.offset is not None:
-            raise CliError("give --from-beginning or --offset, not both.", ExitCode.USAGE)
-        start = "first" if place.from_beginning else place.offset or "next"
         return PartitionReader(session, name, _starts(session, name, place.partition, start))
-    if place.from_beginning or place.offset is not None or place.partition is not None:
-        text = "--group goes on where the group stopped; `leveret log reset` moves it."
+    if place.partition is not None:
+        text = "--group shares all partitions with its other members; leave --partition out."
         raise CliError(text, ExitCode.USAGE)
-    return GroupReader(session, name, place.group)
+    return GroupReader(session, name, place.group, start)
 
 
 @command
@@ -254,6 +301,8 @@ def consume(
             seen += len(records)
     except KeyboardInterrupt:
         pass
+    finally:
+        reader.close()
     session.out.remark(f"{seen} records consumed.")
 
 

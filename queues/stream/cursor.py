@@ -83,6 +83,12 @@ class Cursor:
         held = len(self._records) - self._at + len(self._ahead or ())
         return f"<Cursor read to {self._read_from}, {held} held, {len(self._again)} given back>"
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something it has not handed out."""
+        held = self._again or self._ahead or self._at < len(self._records)
+        return bool(held) or self._is_loading or self._read_from < self.log.next_offset
+
     def take(self, most: int) -> list[LogEntry]:
         """The next entries, or none while they are being read."""
         if self._again:

@@ -202,6 +202,8 @@ def test_logs_are_written_read_and_followed(leveret, rows, stdin):
     group = leveret("log", "consume", "events", "--group", "g", "--count", "3")
     assert sorted(group.split()) == ["a", "b", "c"]
     assert "g" in leveret("log", "groups", "events")
+    (shown,) = rows("log", "groups", "events")
+    assert ([part["lag"] for part in shown["partitions"]], shown["members"]) == ([0, 0], [])
     leveret("log", "reset", "events", "--group", "g", "--to", "first", "--dry-run")
     leveret("log", "reset", "events", "--group", "g", "--to", "first")
     again = leveret("log", "consume", "events", "--group", "g", "--count", "3")

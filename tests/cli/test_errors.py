@@ -99,7 +99,7 @@ def test_slow_server_times_out(cli):
         "no_such_command",
         "ping --url not-a-url",
         "ping --timeout 0",
-        "log consume l --group g --from-beginning",
+        "log consume l --group g --partition 1",
         "add_super_stream s --partitions 2 --binding-keys a",
     ],
 )

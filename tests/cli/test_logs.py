@@ -7,8 +7,10 @@ from tests.cli.test_requests import GROUP, LOG
 
 PUBLISH = "POST /api/logs/%2F/l/publish"
 RECORDS = "GET /api/logs/%2F/l/records"
-FETCH = "POST /api/logs/%2F/l/groups/g/fetch"
-COMMIT = "POST /api/logs/%2F/l/groups/g/commit"
+JOIN = "POST /api/logs/%2F/l/groups/g/members"
+FETCH = f"{JOIN}/m/fetch"
+COMMIT = f"{JOIN}/m/commit"
+LEAVE = "DELETE /api/logs/%2F/l/groups/g/members/m"
 
 
 def record(partition, offset, value="v", **more):
@@ -85,14 +87,33 @@ def test_consume_a_partition_that_is_not_there(server, cli):
     assert (ended.code, ended.err) == (66, "leveret: log 'l' has the partitions 0 to 1, not 7.\n")
 
 
-def test_consume_in_a_group_commits_what_it_printed(server, cli):
+def test_consume_in_a_group_joins_commits_what_it_printed_and_leaves(server, cli):
+    server.answers[JOIN] = {"member": "m", "partitions": [0, 1]}
     server.answers[FETCH] = Turns(
         [{"records": [record(0, 5), record(1, 3)]}, {"records": [record(0, 6)]}, {"records": []}]
     )
     ended = cli("log", "consume", "l", "--group", "g", "--idle", "0")
     assert (ended.code, ended.out) == (0, "v\nv\nv\n")
-    assert server.lines() == [FETCH, COMMIT, FETCH, COMMIT, FETCH]
+    assert server.lines() == [JOIN, FETCH, COMMIT, FETCH, COMMIT, FETCH, LEAVE]
+    assert server.bodies(JOIN) == [{"start": "first"}]
     assert server.bodies(COMMIT) == [{"offsets": {"0": 6, "1": 4}}, {"offsets": {"0": 7}}]
+
+
+def test_consume_in_a_group_joins_again_when_its_session_has_ended(server, cli):
+    server.answers[JOIN] = Turns([{"member": "gone"}, {"member": "m"}])
+    server.answers[f"{JOIN}/gone/fetch"] = (404, {"error": "Object Not Found", "reason": "gone"})
+    server.answers[FETCH] = Turns([{"records": [record(0, 5)]}, {"records": []}])
+    ended = cli("log", "consume", "l", "--group", "g", "--offset", "next", "--idle", "0")
+    assert (ended.code, ended.out) == (0, "v\n")
+    lost = f"{JOIN}/gone/fetch"
+    assert server.lines() == [JOIN, lost, JOIN, FETCH, COMMIT, FETCH, LEAVE]
+    assert server.bodies(JOIN) == [{"start": "next"}] * 2
+
+
+def test_consume_in_a_group_has_no_partition_of_its_own(server, cli):
+    ended = cli("log", "consume", "l", "--group", "g", "--partition", "1")
+    assert ended.code == 2
+    assert ended.err.startswith("leveret: --group shares all partitions with its other members")
 
 
 def test_consume_prints_bytes_as_they_are(server, cli):

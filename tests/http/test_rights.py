@@ -33,7 +33,8 @@ VALUES = {
     "name": "thing", "user": "somebody", "source": "amq.topic", "kind": "q",
     "destination": "thing", "properties_key": "k", "exchange": "amq.topic",
     "component": "some", "limit": "max-queues", "password": "secret", "node": "leveret@x",
-    "within": "1", "unit": "days", "port": "1", "protocol": "amqp", "group": "g", "path": "",
+    "within": "1", "unit": "days", "port": "1", "protocol": "amqp", "group": "g", "member": "m",
+    "path": "",
 }  # fmt: skip
 
 

@@ -120,6 +120,33 @@ def test_group_fetches_commits_and_goes_on(api, vhost, log):
     assert [(one["partition"], one["offset"]) for one in left] == [(1, 1), (1, 2)]
 
 
+def test_members_share_a_group(api, vhost, log):
+    publish(api, vhost, log, *({"value": f"{n}", "partition": n % 2} for n in range(6)))
+    where = ("logs", vhost, log, "groups", "g")
+    first = api.post(*where, "members", body={"prefetch": 50})
+    assert first["partitions"] == [0, 1]
+    second = api.post(*where, "members")
+    seen = []
+    for member in (first["member"], second["member"]):
+        got = api.post(*where, "members", member, "fetch", body={"count": 10, "wait": 10})
+        (partition,) = got["partitions"]
+        assert [one["offset"] for one in got["records"]] == [0, 1, 2]
+        seen += [one["value"] for one in got["records"]]
+        done = api.post(*where, "members", member, "commit", body={"offsets": {f"{partition}": 2}})
+        assert done == {"offsets": {f"{partition}": 2}}
+    assert sorted(seen) == [f"{n}" for n in range(6)]
+    shown = api.get("logs", vhost, log, "groups")[0]
+    assert [one["consumer_tag"] for one in shown["members"]] == [first["member"], second["member"]]
+    assert {one["consumer_tag"] for one in api.get("consumers", vhost)} >= {first["member"]}
+    assert api.delete(*where, "members", first["member"]) == 204
+    body = {"count": 10, "wait": 10}
+    left = api.post(*where, "members", second["member"], "fetch", body=body)["records"]
+    assert [one["offset"] for one in left] == [2]
+    assert api.refused("POST", *where, "members", first["member"], "fetch", body={})[0] == 404
+    assert api.refused("POST", *where, "members", body={"session": 0})[0] == 400
+    assert api.delete(*where, "members", second["member"]) == 204
+
+
 def test_group_is_reset_after_a_look(api, vhost, log):
     publish(api, vhost, log, *({"value": f"{n}", "partition": 0} for n in range(4)))
     where = ("logs", vhost, log, "groups", "g")
