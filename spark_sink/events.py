@@ -7,10 +7,12 @@ policy says `history: off` have a journal but no history: neither is shown.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,59 +21,92 @@ from spark_sink.chunks import Tally, bounded
 from spark_sink.database import Database
 from spark_sink.errors import SourceError
 from spark_sink.names import (
-    Origins,
     QueueName,
+    Republished,
     chosen_queues,
     origins,
     queue_names,
     queues_without_history,
 )
-from spark_sink.packed import Ints, Packed, bytes_sql, looked_up, number_sql, numbers, times
+from spark_sink.packed import Ints, looked_up, number_sql, numbers, times
 from spark_sink.schemas import arrow_schema
 from spark_sink.selection import NOTHING, Request, Selection
+from spark_sink.stored import (
+    StoredRows,
+    Where,
+    is_wanted_vhost,
+    numbers_sql,
+    of_vhosts,
+    time_conditions,
+    with_own_vhosts,
+)
 
 BATCH_ROWS = 65_536
 _ROW_WEIGHT = 128
 _LABELS = {int(kind): kind.label for kind in EventKind}
 EVENT_NAMES = tuple(sorted({kind.label for kind in EventKind if kind is not EventKind.SNAPSHOT}))
-_NUMBER_COLUMNS: tuple[str, ...] = ("id", "time_ms", "kind", "queue_id", "actor", "count")
-_BYTES_COLUMNS: tuple[str, ...] = ("ids", "sizes", "detail")
 _ORIGIN_NAMES = ("user", "connection", "consumer_tag")
+# What the broker itself published: in no queue, by nobody.
+_OWN = "queue_id = 0 AND actor = 0"
 
 
 def read_events(database: Database, request: Request, tally: Tally) -> Iterator[pa.RecordBatch]:
     """Batches of the columns asked for."""
-    needed = _needed(request.columns)
+    needed = _needed(request)
     tally.columns = tuple(sorted(needed))
-    where = event_conditions(database, request.selection)
     schema = arrow_schema("events", request.columns)
-    span = (request.from_id, request.to_id)
-    for bounds in bounded(database, "events", f"count * {_ROW_WEIGHT}", span, where):
-        chunk = _Chunk(database, needed, bounds, where)
+    for chunk in _chunks(database, request, needed):
         tally.queries += 1
         tally.scanned += len(chunk.counts)
         tally.bytes += chunk.bytes
         batch = pa.record_batch([chunk.column(n) for n in request.columns], schema=schema)
+        mask = chunk.maybe_mask(request.selection)
+        batch = batch if mask is None else batch.filter(pa.array(mask))
         tally.rows += batch.num_rows
         for start in range(0, batch.num_rows, BATCH_ROWS):
             yield batch.slice(start, BATCH_ROWS)
 
 
+def _chunks(
+    database: Database, request: Request, needed: set[str], only: str = ""
+) -> Iterator[_Chunk]:
+    condition, values = event_conditions(database, request.selection)
+    where = (f"{condition} {only}", values)
+    span = (request.from_id, request.to_id)
+    republished = Republished(database, lambda: _own_ids(database, span))
+    for bounds in bounded(database, "events", f"count * {_ROW_WEIGHT}", span, where):
+        chunk = _Chunk(database, needed, bounds, where)
+        chunk.republished = republished
+        yield chunk
+
+
+def _own_ids(database: Database, span: tuple[int, int]) -> tuple[int, int]:
+    """The range of messages that the broker itself published in a range of events."""
+    first, last = database.row(
+        f"SELECT min(first_id), max(last_id) FROM events WHERE id >= ? AND id < ? AND {_OWN}",  # noqa: S608
+        span,
+    )
+    return (0, 0) if first is None else (int(first), int(last) + 1)
+
+
 def count_events(database: Database, request: Request) -> list[dict[str, Any]]:
-    """Rows per vhost, queue and event by plain SQL aggregates: the source's own word."""
+    """Rows per vhost, queue and event by plain SQL aggregates: the source's own word.
+
+    Only the broker's own publishes, whose vhost no stored row tells, are looked at one by one.
+    """
     condition, values = event_conditions(database, request.selection)
     row = database.row(
         f"SELECT {number_sql('queue_id')}, {number_sql('kind')}, {number_sql('actor')},"  # noqa: S608
         f" {number_sql('total')} FROM (SELECT queue_id, kind,"
         " CASE queue_id WHEN 0 THEN actor ELSE 0 END AS actor, sum(count) AS total"
-        f" FROM events WHERE id >= ? AND id < ? {condition} GROUP BY 1, 2, 3)",
+        f" FROM events WHERE id >= ? AND id < ? {condition} AND NOT ({_OWN}) GROUP BY 1, 2, 3)",
         [request.from_id, request.to_id, *values],
     )
     queue_ids, kinds, actors, totals = (numbers(text) for text in row)
     found = origins(database, actors)
     vhosts = found.vhost.take(found.index_of(actors)).to_pylist()
     queues = queue_names(database)
-    groups: dict[tuple[str | None, str | None, str], int] = {}
+    groups: Counter[tuple[str | None, str | None, str]] = Counter()
     for place, queue_id in enumerate(queue_ids.tolist()):
         queue = queues.get(queue_id)
         key = (
@@ -79,38 +114,47 @@ def count_events(database: Database, request: Request) -> list[dict[str, Any]]:
             queue.name if queue else None,
             _LABELS.get(int(kinds[place]), "unknown"),
         )
-        groups[key] = groups.get(key, 0) + int(totals[place])
+        groups[key] += int(totals[place])
+    groups.update(_own_groups(database, request))
     return [
         {"vhost": vhost, "queue": name, "event": event, "rows": rows}
         for (vhost, name, event), rows in sorted(groups.items(), key=str)
     ]
 
 
-def event_conditions(database: Database, selection: Selection) -> tuple[str, list[Any]]:
+def _own_groups(
+    database: Database, request: Request
+) -> Counter[tuple[str | None, str | None, str]]:
+    needed = {"count", "kind", "queue_id", "actor", "ids"}
+    groups: Counter[tuple[str | None, str | None, str]] = Counter()
+    for chunk in _chunks(database, request, needed, f"AND {_OWN}"):
+        mask = chunk.maybe_mask(request.selection)
+        rows = zip(chunk.vhost().to_pylist(), chunk.labels().to_pylist(), strict=True)
+        for place, (vhost, label) in enumerate(rows):
+            if mask is None or mask[place]:
+                groups[vhost, None, label] += 1
+    return groups
+
+
+def event_conditions(database: Database, selection: Selection) -> Where:
     """SQL that keeps the stored rows of a selection, to follow a WHERE."""
-    parts = [f"AND kind <> {int(EventKind.SNAPSHOT)}"]
-    values: list[Any] = []
-    if selection.since_ms is not None:
-        parts.append("AND time_ms >= ?")
-        values.append(selection.since_ms)
-    if selection.until_ms is not None:
-        parts.append("AND time_ms < ?")
-        values.append(selection.until_ms)
+    condition, values = time_conditions(selection)
+    parts = [f"AND kind <> {int(EventKind.SNAPSHOT)}", condition]
     if selection.kinds:
-        parts.append(f"AND kind IN ({_numbers_sql(_kind_numbers(selection.kinds))})")
+        parts.append(f"AND kind IN ({numbers_sql(_kind_numbers(selection.kinds))})")
     hidden = queues_without_history(database)
     if hidden:
-        parts.append(f"AND queue_id NOT IN ({_numbers_sql(hidden)})")
+        parts.append(f"AND queue_id NOT IN ({numbers_sql(hidden)})")
     chosen = chosen_queues(database, selection)
     if chosen is not None:
-        in_queues = f"queue_id IN ({_numbers_sql(chosen)})"
+        in_queues = f"queue_id IN ({numbers_sql(chosen)})"
         if selection.queues:
             parts.append(f"AND {in_queues}")
         else:
-            marks = ", ".join("?" * len(selection.vhosts))
-            actors = f"SELECT id FROM origins WHERE vhost IN ({marks})"  # noqa: S608
-            parts.append(f"AND ({in_queues} OR (queue_id = 0 AND actor IN ({actors})))")
-            values.extend(selection.vhosts)
+            # Of what the broker published itself, `maybe_mask` takes its part.
+            in_vhosts, names = of_vhosts("actor", selection)
+            parts.append(f"AND ({in_queues} OR (queue_id = 0 AND {in_vhosts}) OR ({_OWN}))")
+            values += names
     return " ".join(parts), values
 
 
@@ -121,36 +165,22 @@ def _kind_numbers(names: tuple[str, ...]) -> list[int]:
     return [number for number, label in _LABELS.items() if label in names]
 
 
-def _numbers_sql(values: Any) -> str:
-    return ", ".join(str(int(value)) for value in values)
-
-
-class _Chunk:
+class _Chunk(StoredRows):
     """Stored rows of one id range; `spread` repeats a value per stored row for each message."""
 
+    table = "events"
+    number_columns = ("id", "time_ms", "kind", "queue_id", "actor", "count")
+    bytes_columns = ("ids", "sizes", "detail")
+    origin_column = "actor"
+    republished: Republished
+
     def __init__(
-        self, database: Database, needed: set[str], span: tuple[int, int],
-        where: tuple[str, list[Any]],
-    ) -> None:  # fmt: skip
-        singles = [name for name in _NUMBER_COLUMNS if name in needed]
-        pairs = [name for name in _BYTES_COLUMNS if name in needed]
-        selected = [number_sql(name) for name in singles] + [bytes_sql(name) for name in pairs]
-        row = database.row(
-            f"SELECT {', '.join(selected)} FROM (SELECT {', '.join(singles + pairs)}"  # noqa: S608
-            f" FROM events WHERE id >= ? AND id < ? {where[0]} ORDER BY id)",
-            [*span, *where[1]],
-        )
-        self._database = database
-        self._numbers = {name: numbers(row[i]) for i, name in enumerate(singles)}
-        self._packed = {
-            name: Packed(row[len(singles) + 2 * i], row[len(singles) + 2 * i + 1])
-            for i, name in enumerate(pairs)
-        }
-        self.counts = self._numbers["count"]
+        self, database: Database, needed: set[str], span: tuple[int, int], where: Where
+    ) -> None:
+        super().__init__(database, needed, span, where)
+        self.counts = self.number("count")
         self._rows: Ints = np.repeat(np.arange(len(self.counts)), self.counts)
-        self._origins: Origins | None = None
         self._queues: dict[int, QueueName] | None = None
-        self.bytes = sum(len(packed.data) for packed in self._packed.values())
 
     def column(self, name: str) -> pa.Array:
         return _MAKERS[name](self)
@@ -158,62 +188,65 @@ class _Chunk:
     def spread(self, per_row: pa.Array) -> pa.Array:
         return per_row.take(pa.array(self._rows))
 
-    def number(self, name: str) -> Ints:
-        return self._numbers[name]
-
-    def messages(self) -> pa.Array:
-        data = self._packed["ids"].data
+    def messages(self) -> Ints:
+        data = self.packed("ids").data
         if len(data) != 8 * len(self._rows):
             raise SourceError("An event has fewer message ids than it says: the file is damaged.")
-        return pa.array(np.frombuffer(data, "<u8").astype(np.int64))
+        return np.frombuffer(data, "<u8").astype(np.int64)
 
     def positions(self) -> pa.Array:
         firsts = np.cumsum(self.counts) - self.counts
         return pa.array((np.arange(len(self._rows)) - firsts[self._rows]).astype(np.int32))
 
     def sizes(self) -> pa.Array:
-        packed = self._packed["sizes"]
+        packed = self.packed("sizes")
         known = (packed.widths == 4 * self.counts)[self._rows]
         values = np.zeros(len(self._rows), np.int64)
         values[known] = np.frombuffer(packed.data, "<u4")
         return pa.array(values, mask=~known)
 
     def labels(self) -> pa.Array:
-        kinds = self._numbers["kind"]
+        kinds = self.number("kind")
         return self.spread(looked_up(kinds, lambda kind: _LABELS.get(kind, "unknown")))
 
     def redelivered(self) -> pa.Array:
-        again = self._numbers["kind"] == int(EventKind.REDELIVERED)
+        again = self.number("kind") == int(EventKind.REDELIVERED)
         return pa.array(again[self._rows])
 
     def detail(self) -> pa.Array:
-        return self.spread(self._packed["detail"].array(pa.string()))
+        return self.spread(self.packed("detail").array(pa.string()))
 
     def queue(self) -> pa.Array:
         return self.spread(self._queue_rows(lambda queue: queue.name))
 
     def vhost(self) -> pa.Array:
         by_queue = self._queue_rows(lambda queue: queue.vhost)
-        return self.spread(pc.coalesce(by_queue, self.origin_rows("vhost")))
+        vhosts = self.spread(pc.coalesce(by_queue, self.origin("vhost")))
+        return with_own_vhosts(vhosts, self._own(), self.messages(), self.republished)
 
-    def origin_rows(self, name: str) -> pa.Array:
-        actors = self._numbers["actor"]
-        if self._origins is None:
-            self._origins = origins(self._database, actors)
-        return getattr(self._origins, name).take(self._origins.index_of(actors))
+    def maybe_mask(self, selection: Selection) -> npt.NDArray[np.bool_] | None:
+        """What SQL could not decide: the broker's own publishes when vhosts are chosen."""
+        if not selection.vhosts or selection.queues:
+            return None
+        own = self._own()
+        return ~own | is_wanted_vhost(self.vhost(), selection) if own.any() else None
+
+    def _own(self) -> npt.NDArray[np.bool_]:
+        own: npt.NDArray[np.bool_] = (self.number("queue_id") == 0) & (self.number("actor") == 0)
+        return own[self._rows]
 
     def _queue_rows(self, part: Callable[[QueueName], str]) -> pa.Array:
         if self._queues is None:
             self._queues = queue_names(self._database)
         queues = self._queues
         return looked_up(
-            self._numbers["queue_id"],
+            self.number("queue_id"),
             lambda number: part(queues[number]) if number in queues else None,
         )
 
 
 def _origin_column(name: str) -> Callable[[_Chunk], pa.Array]:
-    return lambda chunk: chunk.spread(chunk.origin_rows(name))
+    return lambda chunk: chunk.spread(chunk.origin(name))
 
 
 _MAKERS: dict[str, Callable[[_Chunk], pa.Array]] = {
@@ -223,7 +256,7 @@ _MAKERS: dict[str, Callable[[_Chunk], pa.Array]] = {
     "event": _Chunk.labels,
     "vhost": _Chunk.vhost,
     "queue": _Chunk.queue,
-    "message": _Chunk.messages,
+    "message": lambda chunk: pa.array(chunk.messages()),
     "detail": _Chunk.detail,
     "redelivered": _Chunk.redelivered,
     "body_bytes": _Chunk.sizes,
@@ -231,13 +264,13 @@ _MAKERS: dict[str, Callable[[_Chunk], pa.Array]] = {
 
 _SOURCES = {
     "event_id": {"id"}, "position": set(), "time": {"time_ms"}, "event": {"kind"},
-    "vhost": {"queue_id", "actor"}, "queue": {"queue_id"}, "message": {"ids"},
+    "vhost": {"queue_id", "actor", "ids"}, "queue": {"queue_id"}, "message": {"ids"},
     "detail": {"detail"}, "redelivered": {"kind"}, "body_bytes": {"sizes"},
 }  # fmt: skip
 
 
-def _needed(columns: tuple[str, ...]) -> set[str]:
+def _needed(request: Request) -> set[str]:
     needed = {"count"}
-    for name in columns:
+    for name in request.columns:
         needed |= _SOURCES.get(name, {"actor"})
-    return needed
+    return needed | _SOURCES["vhost"] if request.selection.vhosts else needed

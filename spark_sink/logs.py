@@ -1,4 +1,4 @@
-"""The table `logs`: records of log-mode queues, as slices of their segment files.
+"""The table `logs`: records of log-mode queues, from the columns of their segment files.
 
 Offsets are the log's own; consumer groups and their offsets are not touched. Only whole batches
 whose checksums hold, up to what the broker has synced, are seen. A partition of a log is a queue;
@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ import pyarrow as pa
 from queues.log.batch import Batch
 from queues.log.errors import LogError
 from queues.log.reader import LogReader
-from spark_sink.chunks import Tally
+from spark_sink.chunks import CHUNK_BYTES, CHUNK_ROWS, Tally
 from spark_sink.database import Database
 from spark_sink.names import LOG_KIND, QueueName, queue_names
-from spark_sink.packed import Packed, one_text, times
+from spark_sink.packed import Ints, Packed, one_text, times
 from spark_sink.properties import PropertyColumns
 from spark_sink.schemas import arrow_schema
 from spark_sink.selection import Request, Selection
@@ -85,8 +86,8 @@ def count_logs(database: Database, request: Request) -> list[dict[str, Any]]:
     for part in partitions(database, request.selection):
         if request.queue_id in (None, part.queue_id):
             with _opened(database, part.queue_id) as reader:
-                pieces = _pieces(reader, part, request, Tally()) if reader is not None else ()
-                rows = sum(piece.rows for piece in pieces)
+                slices = _slices(reader, part, request, Tally()) if reader is not None else ()
+                rows = sum(one.rows for one in slices)
             named = {"vhost": part.vhost, "log": part.log, "partition": part.partition}
             groups.append(named | {"rows": rows})
     return groups
@@ -96,27 +97,60 @@ def _read_partition(
     reader: LogReader, part: Partition, request: Request, tally: Tally
 ) -> Iterator[pa.RecordBatch]:
     schema = arrow_schema("logs", request.columns)
-    for piece in _pieces(reader, part, request, tally):
+    for slices in _joined(_slices(reader, part, request, tally)):
+        piece = _Piece(slices, part)
         arrays = [_MAKERS[name](piece) for name in request.columns]
         tally.rows += piece.rows
         tally.bytes += piece.bytes
         yield pa.record_batch(arrays, schema=schema)
 
 
-def _pieces(reader: LogReader, part: Partition, request: Request, tally: Tally) -> Iterator[_Piece]:
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """The wanted records of one stored batch: [low, high)."""
+
+    batch: Batch
+    low: int
+    high: int
+
+    @property
+    def rows(self) -> int:
+        return self.high - self.low
+
+    def ints(self, column: memoryview) -> Ints:
+        return np.frombuffer(column, "<u4")[self.low : self.high].astype(np.int64)
+
+
+def _slices(reader: LogReader, part: Partition, request: Request, tally: Tally) -> Iterator[_Slice]:
     """The wanted part of each stored batch that has one."""
-    start = max(request.from_id, part.first)
+    start, until = max(request.from_id, part.first), request.selection.until_ms
     if request.selection.since_ms is not None:
         start = max(start, reader.offset_for_time(request.selection.since_ms))
     for batch in reader.batches(start, request.to_id):
         tally.queries += 1
         tally.scanned += batch.header.record_count
-        until = request.selection.until_ms
         if until is not None and batch.header.first_time_ms >= until:
             return
-        piece = _Piece(batch, part, start, request)
-        if piece.rows:
-            yield piece
+        low, high = batch.index_of(start), batch.index_of(request.to_id)
+        if until is not None:
+            high = min(high, batch.index_of_time(until))
+        if low < high:
+            yield _Slice(batch, low, high)
+
+
+def _joined(slices: Iterator[_Slice]) -> Iterator[list[_Slice]]:
+    """Slices in bundles that are worth an Arrow batch: a log written slowly has small ones."""
+    bundle: list[_Slice] = []
+    rows = size = 0
+    for one in slices:
+        bundle.append(one)
+        rows += one.rows
+        size += one.batch.header.length
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield bundle
+            bundle, rows, size = [], 0, 0
+    if bundle:
+        yield bundle
 
 
 @contextmanager
@@ -132,49 +166,54 @@ def _opened(database: Database, queue_id: int) -> Iterator[LogReader | None]:
 
 
 class _Piece:
-    """The wanted records of one stored batch; each column is a slice of the batch's own."""
+    """Some slices in a row; each column is the batches' own columns, one after another."""
 
-    def __init__(self, batch: Batch, part: Partition, start: int, request: Request) -> None:
-        header = batch.header
+    def __init__(self, slices: list[_Slice], part: Partition) -> None:
         self.part = part
-        self._batch = batch
-        self._low = batch.index_of(start)
-        self._high = batch.index_of(request.to_id)
-        if request.selection.until_ms is not None:
-            self._high = min(self._high, batch.index_of_time(request.selection.until_ms))
-        self.rows = max(self._high - self._low, 0)
+        self.rows = sum(one.rows for one in slices)
         self.bytes = 0
-        self._base, self._time = header.base_offset, header.first_time_ms
-        self._properties: PropertyColumns | None = None
+        self._slices = slices
 
     def offsets(self) -> pa.Array:
-        deltas = np.frombuffer(self._batch.offset_deltas, "<u4")[self._low : self._high]
-        return pa.array(deltas.astype(np.int64) + self._base)
+        return pa.array(
+            np.concatenate(
+                [one.ints(one.batch.offset_deltas) + one.batch.header.base_offset
+                 for one in self._slices]
+            )
+        )  # fmt: skip
 
     def times(self) -> pa.Array:
-        deltas = np.frombuffer(self._batch.time_deltas, "<u4")[self._low : self._high]
-        return times(deltas.astype(np.int64) + self._time)
+        return times(
+            np.concatenate(
+                [one.ints(one.batch.time_deltas) + one.batch.header.first_time_ms
+                 for one in self._slices]
+            )
+        )  # fmt: skip
 
     def values(self, column: int, kind: pa.DataType) -> pa.Array:
-        ends, area = self._batch.ends(column), self._batch.area(column)
-        self.bytes += ends[self._high] - ends[self._low]
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(area)]
-        array = pa.Array.from_buffers(kind, self.rows, buffers, 0, self._low)
-        if kind != pa.binary():
-            array.validate(full=True)
-        return array
+        packed = self._packed(column)
+        self.bytes += len(packed.data)
+        return packed.array(kind)
 
     def sizes(self) -> pa.Array:
-        edges = np.frombuffer(self._batch.ends(_BODY), "<i4")[self._low : self._high + 1]
-        return pa.array(np.diff(edges).astype(np.int64))
+        return pa.array(np.concatenate([self._widths(one, _BODY) for one in self._slices]))
 
-    @property
+    @cached_property
     def properties(self) -> PropertyColumns:
-        if self._properties is None:
-            ends, area = self._batch.ends(_PROPERTIES), self._batch.area(_PROPERTIES)
-            edges = np.frombuffer(ends, "<i4")[self._low : self._high + 1].astype(np.int64)
-            self._properties = PropertyColumns(Packed.sliced(bytes(area), edges))
-        return self._properties
+        return PropertyColumns(self._packed(_PROPERTIES))
+
+    def _packed(self, column: int) -> Packed:
+        areas = []
+        for one in self._slices:
+            ends = one.batch.ends(column)
+            areas.append(one.batch.area(column)[ends[one.low] : ends[one.high]])
+        widths = np.concatenate([self._widths(one, column) for one in self._slices])
+        return Packed.joined(b"".join(areas), widths)
+
+    @staticmethod
+    def _widths(one: _Slice, column: int) -> Ints:
+        ends = np.frombuffer(one.batch.ends(column), "<i4")[one.low : one.high + 1]
+        return np.diff(ends).astype(np.int64)
 
 
 _MAKERS: dict[str, Callable[[_Piece], pa.Array]] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,37 +150,48 @@ def origins(database: Database, wanted: Ints) -> Origins:
 class Republished:
     """The vhosts of messages that the broker itself published, such as dead-lettered ones.
 
-    They have no origin that would tell; the queues they were put into do. Read once, when the
-    first such message is met, for the whole id range of a request.
+    They have no origin that would tell; the queues they were put into do, and for one that no
+    queue took the detail of that event. Read once, when the
+    first such message is met, for the whole id range of a request, which `span` tells then.
     """
 
-    def __init__(self, database: Database, span: tuple[int, int]) -> None:
+    def __init__(self, database: Database, span: Callable[[], tuple[int, int]]) -> None:
         self._database = database
         self._span = span
-        self._found: tuple[Ints, Ints] | None = None
+        self._found: dict[int, str] | None = None
 
     def vhosts(self, wanted: Ints) -> list[str | None]:
         if self._found is None:
             self._found = self._read()
-        ids, queue_ids = self._found
-        if not len(ids):
-            return [None] * len(wanted)
-        queues = queue_names(self._database)
-        place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        found = np.where(ids[place] == wanted, queue_ids[place], 0).tolist()
-        return [queues[number].vhost if number in queues else None for number in found]
+        return [self._found.get(number) for number in wanted.tolist()]
 
-    def _read(self) -> tuple[Ints, Ints]:
+    def _read(self) -> dict[int, str]:
+        queues = queue_names(self._database)
+        enqueued = (EventKind.ENQUEUED, EventKind.ENQUEUED_TRANSIENT)
+        ids, queue_ids, _ = self._events(enqueued)
+        found = {
+            number: queues[queue_id].vhost
+            for number, queue_id in zip(ids, queue_ids, strict=True)
+            if queue_id in queues
+        }
+        ids, _, vhosts = self._events((EventKind.UNROUTABLE,))
+        return found | {number: vhost for number, vhost in zip(ids, vhosts, strict=True) if vhost}
+
+    def _events(self, kinds: tuple[EventKind, ...]) -> tuple[list[int], list[int], list[str]]:
+        """Message, queue and detail of each event of the broker itself."""
         row = self._database.row(
-            f"SELECT {number_sql('queue_id')}, {number_sql('count')},"  # noqa: S608
-            " group_concat(cast(ids as text), '') FROM events WHERE actor = 0 AND kind IN (?, ?)"
+            f"SELECT {number_sql('queue_id')}, {number_sql('count')}, {bytes_sql('detail')},"  # noqa: S608
+            " group_concat(cast(ids as text), '') FROM events WHERE actor = 0"
+            f" AND kind IN ({', '.join(str(int(kind)) for kind in kinds)})"
             " AND last_id >= ? AND first_id < ?",
-            [int(EventKind.ENQUEUED), int(EventKind.ENQUEUED_TRANSIENT), *self._span],
+            self._span(),
         )
-        ids = np.frombuffer(row[2] or b"", "<u8").astype(np.int64)
-        queue_ids = np.repeat(numbers(row[0]), numbers(row[1]))
-        ids, first = np.unique(ids, return_index=True)
-        return ids, queue_ids[first]
+        ids: list[int] = np.frombuffer(row[4] or b"", "<u8").astype(np.int64).tolist()
+        counts = numbers(row[1])
+        queue_ids: list[int] = np.repeat(numbers(row[0]), counts).tolist()
+        details = Packed(row[2], row[3]).array(pa.string())
+        told = details.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+        return ids, queue_ids, told.to_pylist()
 
 
 def _empty_as_null(column: str) -> str:

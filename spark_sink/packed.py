@@ -56,11 +56,11 @@ class Packed:
         self.starts: Ints = np.cumsum(self.widths) - self.widths
 
     @classmethod
-    def sliced(cls, data: bytes, edges: Ints) -> Packed:
-        """Values that stand between consecutive edges of a buffer."""
+    def joined(cls, data: bytes, widths: Ints) -> Packed:
+        """Values of these widths that stand one after another, none of them missing."""
         packed = cls(data, None)
-        packed.starts, packed.widths = edges[:-1], np.diff(edges)
-        packed.missing = np.zeros(len(packed.widths), bool)
+        packed.widths, packed.starts = widths, np.cumsum(widths) - widths
+        packed.missing = np.zeros(len(widths), bool)
         return packed
 
     def __len__(self) -> int:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from bindings import Destination, DestinationKind
-from exchange import ExchangeSpec
+from exchange import Exchange, ExchangeSpec
 from leveret.broker import firehose, governing, hooks
 from leveret.broker.access.gate import Gate
 from leveret.broker.alarms import Alarms
 from leveret.broker.commits import Commits
-from leveret.broker.dead_letters import republish
+from leveret.broker.dead_letters import DeadLetters
 from leveret.broker.deadlines import Deadlines
 from leveret.broker.delays import KIND as DELAYS
 from leveret.broker.events import Events
@@ -136,6 +136,7 @@ class Broker:
         self.logs = Logs(self, self.log_keeper)
         self.upkeep = Upkeep(self)
         self.stations = Stations.of(self)
+        self.dead_letters = DeadLetters(self)
         self.events = Events(self, DEFAULT_VHOST)
         self.policies.on_change = self.events.policy
         self.parameters.on_change = self.events.parameter
@@ -207,7 +208,8 @@ class Broker:
                 touch(queue)
         if not queues and message.scan.persistent and plan.keep is not Keep.NOTHING:
             write_content(self.store, message)
-            self.store.record(EventKind.UNROUTABLE, 0, message.id, message.origin)
+            where = None if message.origin else self._vhost_of(exchange)
+            self.store.record(EventKind.UNROUTABLE, 0, message.id, message.origin, where)
             self.turn.schedule()
         return taken
 
@@ -233,6 +235,11 @@ class Broker:
                 answers = _worse(answers, [queue.enqueue(message) for message in messages])
             self.turn.touch(queue)
         return answers
+
+    def _vhost_of(self, exchange: Exchange) -> str | None:
+        """For the broker's own messages, such as dead letters: nothing else tells their vhost."""
+        vhosts = self.vhosts.items()
+        return next((name for name, one in vhosts if exchange in one.exchanges.values()), None)
 
     def origin_of(self, vhost: str, user: str) -> int:
         """Who acts through the HTTP API, as the history names it; one per user and vhost."""
@@ -348,7 +355,7 @@ class Broker:
         return Upward(
             self.turn.touch,
             self.deadlines.look_at,
-            lambda queue, messages, reason: republish(self, vhost, queue, messages, reason),
+            lambda queue, *deaths: self.dead_letters.republish(vhost, queue, *deaths),
             lambda queue: self._retire(vhost, queue),
             self.clock.wall_ms,
         )

@@ -198,8 +198,30 @@ def test_messages_of_the_broker_itself_have_the_vhost_of_their_queue(broker):
     assert [(row["vhost"], row["user"]) for row in rows] == [("/", None), ("other", None)]
     only = Selection(vhosts=("other",))
     assert [row["id"] for row in rows_of(broker, "messages", ["id"], only)] == [2]
+    events = {(row["message"], row["event"], row["vhost"]) for row in rows_of(broker, "events")}
+    assert events == {
+        (1, "published", "/"), (1, "enqueued", "/"),
+        (2, "published", "other"), (2, "enqueued", "other"),
+    }  # fmt: skip
+    assert [row["message"] for row in rows_of(broker, "events", ["message"], only)] == [2, 2]
     with LocalSource(broker.data_dir) as source:
         assert source.count(Request("messages", 0, EVERYTHING, (), only))["rows"] == 1
+        counted = source.count(Request("events", 0, EVERYTHING, (), only))
+    assert counted["rows"] == 2
+    assert {(group["vhost"], group["event"]) for group in counted["groups"]} == {
+        ("other", "published"), ("other", "enqueued")
+    }  # fmt: skip
+
+
+def test_unroutable_messages_of_the_broker_itself_have_their_vhost(broker):
+    broker.publish([], b"nobody wants it")
+    broker.commit()
+    with broker.engine.begin() as connection:
+        connection.execute(update(schema.messages).values(origin=0))
+        connection.execute(update(schema.events).values(actor=0, detail="other"))
+    assert [row["vhost"] for row in rows_of(broker, "messages")] == ["other"]
+    assert {row["vhost"] for row in rows_of(broker, "events")} == {"other"}
+    assert rows_of(broker, "events", selection=Selection(vhosts=("/",))) == []
 
 
 def test_history_off_hides_events_and_content(broker):
