@@ -14,7 +14,7 @@ import time
 
 import pika
 
-URL = os.environ.get("LEVERET_URL", "amqp://guest:guest@127.0.0.1:5672/%2F")
+URL = os.environ.get("AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/%2F")
 QUEUE = "lesson-2-tasks"
 PERSISTENT = pika.BasicProperties(delivery_mode=pika.DeliveryMode.Persistent)
 

@@ -10,7 +10,7 @@ import os
 
 import pika
 
-URL = os.environ.get("LEVERET_URL", "amqp://guest:guest@127.0.0.1:5672/%2F")
+URL = os.environ.get("AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/%2F")
 EXCHANGE = "lesson-5-sightings"
 
 

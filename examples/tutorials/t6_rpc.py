@@ -13,7 +13,7 @@ import uuid
 
 import pika
 
-URL = os.environ.get("LEVERET_URL", "amqp://guest:guest@127.0.0.1:5672/%2F")
+URL = os.environ.get("AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/%2F")
 QUEUE = "lesson-6-collatz"
 
 

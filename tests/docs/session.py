@@ -36,6 +36,7 @@ def lines_of(text: str) -> list[str]:
 class ShellSession:
     def __init__(self, folder: Path, url: str, http_url: str) -> None:
         self.folder = folder
+        (folder / "examples").symlink_to(ROOT / "examples")
         self.environment = {
             **os.environ,
             "AMQP_URL": url,

@@ -16,7 +16,7 @@ SECONDS = 30
 
 @pytest.fixture
 def environment(broker):
-    return {**os.environ, "LEVERET_URL": broker.url}
+    return {**os.environ, "AMQP_URL": broker.url}
 
 
 @pytest.fixture
