@@ -417,6 +417,7 @@ class Broker:
 
     def _take_up(self, recovered: Recovered) -> None:
         kinds = recovered.definitions
+        self.log_keeper.ends = recovered.log_ends
         _each(_of(VhostDefinition, kinds), self._take_up_vhost)
         _each(_of(PolicyDefinition, kinds), self.policies.recover)
         _each(_of(ParameterDefinition, kinds), self._take_up_parameter)

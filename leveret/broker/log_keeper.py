@@ -53,6 +53,8 @@ class LogKeeper:
         self._queues: dict[LogSink, LogQueue] = {}
         self._waiting: list[tuple[VirtualHost, QueueSpec, QueueDefinition]] = []
         self._is_recovering = False
+        self.ends: dict[str, int] = {}
+        """Where to cut logs that are taken up, by the name of their directory."""
         self._home: Path | None = None
         self._readers = ThreadPoolExecutor(1, "leveret-log-reader")
         self._tidiers = ThreadPoolExecutor(1, "leveret-log-tidier")
@@ -121,7 +123,8 @@ class LogKeeper:
         try:
             if not self._is_recovering:
                 _set_aside(directory)
-            partition = Partition(directory, settings)
+            end = self.ends.get(directory.name) if self._is_recovering else None
+            partition = Partition(directory, settings, end)
         except (OSError, LogError) as error:
             raise BrokerError(f"cannot open {identity.where}: {error}") from error
         if partition.cut_bytes:

@@ -295,6 +295,9 @@ class Recovered:
     live: dict[int, tuple[Live, ...]] = field(default_factory=dict)
     damaged: dict[int, str] = field(default_factory=dict)
     attempts: dict[int, dict[int, int]] = field(default_factory=dict)
+    log_ends: dict[str, int] = field(default_factory=dict)
+    """Logs in which a batch was being written that is not committed, and where they ended before:
+    what they hold from there on must go."""
     lease: int = 0
     last_message_id: int = 0
     last_queue_id: int = 0
@@ -344,6 +347,9 @@ class LogSink(Protocol):
 
     def rollback(self) -> None:
         """Forget what was written since the last successful batch: this one has failed."""
+
+    def end(self) -> tuple[str, int]:
+        """Which log this is, and where it ends now; what `Recovered.log_ends` gives back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,16 @@ def load_mark(directory: Path) -> Mark | None:
         return None
 
 
+def save_mark(directory: Path, mark: Mark) -> None:
+    """Put a mark back to where recovery has cut the log; on disk when this returns."""
+    fd = os.open(directory / "committed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        os.pwrite(fd, encode_mark(mark), 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def load_log_id(directory: Path, bases: list[int]) -> int | None:
     """The id of the log: from its file, else from the first segment that still tells."""
     try:

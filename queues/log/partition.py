@@ -30,7 +30,7 @@ from queues.log.batch import (
 from queues.log.errors import Damage, LogError, LogFailed
 from queues.log.index import INDEX_INTERVAL, SparseIndex, encode_entry, save_index
 from queues.log.mark import NO_SNAPSHOT, Mark, encode_mark, sync_directory
-from queues.log.recovery import Recovered, recover
+from queues.log.recovery import Recovered, cut_from, recover
 from queues.log.scan import Place
 from queues.log.segment import SegmentFile, SegmentInfo, index_path, log_path
 from queues.log.view import End, LogView
@@ -61,13 +61,18 @@ class _Undo:
 class Partition:
     """Append to and read from the log in `directory`, which is created if missing."""
 
-    def __init__(self, directory: Path, settings: PartitionSettings | None = None) -> None:
+    def __init__(
+        self, directory: Path, settings: PartitionSettings | None = None, end: int | None = None
+    ) -> None:
+        """`end`: what is there from this offset on was never committed and is cut off."""
         self.settings = settings or PartitionSettings()
         if not 0 < self.settings.max_segment_bytes <= MAX_SEGMENT_BYTES:
             raise LogError(f"segment size must be between 1 and {MAX_SEGMENT_BYTES} bytes")
         self.max_segment_bytes = self.settings.max_segment_bytes  # another one counts at once
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
+        if end is not None:
+            cut_from(directory, end)
         found = recover(directory)
         self.cut_bytes = found.cut_bytes
         self.log_id = found.log_id
@@ -122,6 +127,11 @@ class Partition:
         self._last_time_ms = time_ms
         self._last_write = _Undo(first, position, snapshot, known)
         return first
+
+    @property
+    def written_offset(self) -> int:
+        """The offset after the last record written, synced or not."""
+        return self._next_offset
 
     def take_back(self) -> None:
         """Undo the last write, synced or not, because the batch it belongs to has failed."""

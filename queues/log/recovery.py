@@ -5,19 +5,20 @@ the segments; 4. from the committed mark on (from the previous segment on, if th
 walk the batches, to find the last time, the producers and the end; 5. cut the torn tail of the
 newest segment.  Sealed segments are neither read nor changed: their damage shows when read.
 
-Invariant: no byte below the mark is cut, no segment is deleted, no offset below the mark's is
-ever given out again.  Runs once, in the thread that opens the log; it can be killed and repeated.
+Invariant: no byte below the mark is cut unless its batch was never committed, no segment is
+deleted, no offset below the mark's is ever given out again. Runs once, in the thread that opens the
+log; it can be killed and repeated.
 """
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from queues.log.batch import Batch
 from queues.log.errors import Damage
-from queues.log.mark import NO_SNAPSHOT, Mark, create_log_id, load_log_id, load_mark
-from queues.log.scan import Place, Span, Tail, recover_tail, walk
-from queues.log.segment import SegmentFile, list_segments
+from queues.log.mark import NO_SNAPSHOT, Mark, create_log_id, load_log_id, load_mark, save_mark
+from queues.log.scan import Place, Span, Tail, hop, recover_tail, walk
+from queues.log.segment import SegmentFile, index_path, list_segments, log_path
 
 
 @dataclass(slots=True)
@@ -71,6 +72,41 @@ def recover(directory: Path) -> Recovered:
     return state
 
 
+def cut_from(directory: Path, offset: int) -> None:
+    """Cut off the records from `offset` on, synced or not: their batch was never committed.
+
+    It was the newest batch, so all of them are in the newest segment. Can be killed and repeated.
+    """
+    segments = list_segments(directory)
+    log_id = load_log_id(directory, [base for base, _ in segments])
+    if not segments or log_id is None:
+        return
+    base, size = segments[-1]
+    position = _position_of(offset, directory, Place(log_id, base), size)
+    mark = load_mark(directory)
+    if mark is not None and mark.segment == base and mark.position > position:
+        save_mark(directory, replace(mark, position=position, next_offset=offset, snapshot=0))
+    if position < size:
+        index_path(directory, base).unlink(missing_ok=True)
+        _truncate(directory, base, position)
+
+
+def _position_of(offset: int, directory: Path, place: Place, size: int) -> int:
+    """Where the batches from `offset` on begin; an empty one at the head of a segment tells of
+    the producers before it and is none of them."""
+    segment = SegmentFile(directory, place)
+    try:
+        for found in hop(segment, place, Span(0, size, place.segment)):
+            if isinstance(found, Damage) or found[1].base_offset < offset:
+                continue
+            position, header = found
+            if position or header.record_count:
+                return position
+    finally:
+        segment.close()
+    return size
+
+
 def _walk_from_mark(directory: Path, state: Recovered, mark: Mark | None) -> None:
     bases = [base for base, _ in state.segments]
     active = bases[-1]
@@ -120,10 +156,14 @@ def _recover_active(state: Recovered, segment: SegmentFile, span: Span, flushed:
 def _set_length(directory: Path, state: Recovered) -> None:
     """Cut the torn tail; or fill up with zeros what is missing of a damaged batch."""
     base = state.segments[-1][0]
-    fd = os.open(directory / f"{base:020d}.log", os.O_RDWR | os.O_CLOEXEC)
+    _truncate(directory, base, state.position)
+    state.segments[-1] = (base, state.position)
+
+
+def _truncate(directory: Path, base: int, position: int) -> None:
+    fd = os.open(log_path(directory, base), os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.ftruncate(fd, state.position)
+        os.ftruncate(fd, position)
         os.fsync(fd)
     finally:
         os.close(fd)
-    state.segments[-1] = (base, state.position)

@@ -91,6 +91,9 @@ class PartitionSink:
             self._wrote = False
             self.partition.take_back()
 
+    def end(self) -> tuple[str, int]:
+        return self.partition.directory.name, self.partition.written_offset
+
 
 class SyncSink:
     """Whatever is written to it, the other sink is synced."""
@@ -106,6 +109,9 @@ class SyncSink:
 
     def rollback(self) -> None:
         return None
+
+    def end(self) -> tuple[str, int]:
+        return self._sink.end()
 
 
 class RetentionSink:
@@ -124,6 +130,9 @@ class RetentionSink:
 
     def rollback(self) -> None:
         return None
+
+    def end(self) -> tuple[str, int]:
+        return self._partition.directory.name, self._partition.written_offset
 
 
 def retain(partition: Partition, retention: Retention, now_ms: int) -> None:

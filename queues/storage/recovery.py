@@ -5,6 +5,7 @@ definitions, and each queue's journal from its last snapshot on. A journal row t
 its checksum is left out and its queue named in `Recovered.damaged`.
 """
 
+import json
 import sqlite3
 import struct
 from array import array
@@ -16,7 +17,7 @@ from leveret.model.store import ATTEMPTS, Definition, Live, Origin, Recovered
 from queues.storage import statements
 from queues.storage.fold import Fold
 from queues.storage.packing import event_checksum, unpack_ids, unpack_sizes
-from queues.storage.transaction import Tally
+from queues.storage.transaction import LOG_ENDS, Tally
 
 
 def read_meta(connection: sqlite3.Connection) -> dict[str, str]:
@@ -90,6 +91,7 @@ class Recovery:
             live=self.live,
             damaged=self.damaged,
             attempts=self.attempts,
+            log_ends=json.loads(meta.get(LOG_ENDS, "{}")),
             lease=lease,
             last_message_id=last,
             last_queue_id=self.number(statements.LAST_QUEUE),

@@ -92,7 +92,7 @@ class SqlStore(FillingStore):
         self._directory = DataDirectory(self._path)
         try:
             recovered, writer = self._open(self._directory)
-        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+        except (sqlite3.Error, OSError, ValueError) as error:
             self._directory.release()
             raise StoreError(f"cannot open the data in {self._path}: {_plainly(error)}") from error
         except StoreError:
@@ -125,6 +125,7 @@ class SqlStore(FillingStore):
             connection, recovery.number(statements.LAST_EVENT), recovered.last_message_id
         )
         transactor.tallies = recovery.tallies
+        transactor.has_announced = bool(recovered.log_ends)
         try:
             self._mark_as_running(connection, transactor)
         except sqlite3.OperationalError as error:

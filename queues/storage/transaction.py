@@ -35,6 +35,7 @@ from queues.storage.packing import (
 SETTLED_BEFORE_SNAPSHOT = 10_000
 ROWS_BEFORE_SNAPSHOT = 10_000
 _ROUTES_KEPT = 10_000
+LOG_ENDS = "log_ends"
 _MESSAGE_WIDTH = len(statements.MESSAGE_COLUMNS)
 _EVENT_WIDTH = len(statements.EVENT_COLUMNS)
 
@@ -71,6 +72,19 @@ class Transactor:
         self.unkept_to = 0
         """How far the round for content that history never wanted has come."""
         self._routes: dict[tuple[str, str], int] = {}
+        self.has_announced = False
+        """What was announced stands until a batch is committed: it must not stand any longer."""
+
+    def announce(self, batch: Batch) -> None:
+        """Write down where logs end, before they get what stands or falls with this batch.
+
+        After a crash they are cut there, so the batch is in all files or in none.
+        """
+        if batch.firm and batch.logs and batch.has_sql:
+            ends = dict(sink.end() for sink in batch.firm_logs())
+            if ends:
+                self.set_meta(LOG_ENDS, orjson.dumps(ends).decode())
+                self.has_announced = True
 
     def run(self, batch: Batch, now_ms: int) -> tuple[int, ...]:
         """Commit the batch; returns the queues of it whose snapshot is due."""
@@ -79,7 +93,10 @@ class Transactor:
         self._change_definitions(batch, now_ms)
         self._insert_events(batch, now_ms)
         self._drop_content(batch)
+        if self.has_announced:
+            self.set_meta(LOG_ENDS, "{}")
         self._execute(statements.COMMIT)
+        self.has_announced = False
         return self._count(batch)
 
     def roll_back(self) -> None:

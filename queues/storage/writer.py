@@ -133,12 +133,22 @@ class Writer:
         if self._broken is not None:
             return Failed(batch.mark, self._broken)
         try:
-            logs = _write_logs(batch)
-            due = self._transactor.run(batch, self._now_ms()) if batch.has_sql else ()
+            logs = self._write_logs(batch)
+            has_sql = batch.has_sql or self._transactor.has_announced
+            due = self._transactor.run(batch, self._now_ms()) if has_sql else ()
         except Exception as error:  # noqa: BLE001 - or those who wait would wait for ever
             return Failed(batch.mark, self._undo(batch, self._translate(error)))
         self._wal_pages += _PAGES_PER_COMMIT + batch.bytes * 5 // (statements.PAGE_SIZE * 4)
         return Committed(batch.mark, logs, due)
+
+    def _write_logs(self, batch: Batch) -> dict[LogSink, object]:
+        if not batch.logs:
+            return {}
+        self._transactor.announce(batch)
+        answers = {sink: sink.write(records) for sink, records in batch.logs.items()}
+        for sink in batch.logs:
+            sink.sync()
+        return answers
 
     def _undo(self, batch: Batch, error: StoreError) -> StoreError:
         try:
@@ -210,13 +220,6 @@ class Writer:
         with suppress(sqlite3.Error):
             self._connection.close()
         self._report(Closed())
-
-
-def _write_logs(batch: Batch) -> dict[LogSink, object]:
-    answers = {sink: sink.write(records) for sink, records in batch.logs.items()}
-    for sink in batch.logs:
-        sink.sync()
-    return answers
 
 
 def is_disk_full(error: Exception) -> bool:

@@ -48,6 +48,9 @@ class RecordingSink:
     def sync(self) -> None:
         self.calls.append(f"{self.name} sync")
 
+    def end(self) -> tuple[str, int]:
+        return "log", 0
+
     def rollback(self) -> None:
         self.calls.append(f"{self.name} rollback")
 

@@ -42,6 +42,7 @@ class Home:
         self._threaded.__enter__()
         self._clients: list[pika.BlockingConnection] = []
         self.refused = threading.Event()
+        self.halfway = data_dir.with_name("halfway")
 
     @property
     def hub(self) -> Any:
@@ -62,6 +63,8 @@ class Home:
         real = transactor.run
 
         def refuse(batch: object, now_ms: int) -> None:
+            if not self.refused.is_set():  # logs are written and synced, the database is not
+                shutil.copytree(self.data_dir, self.halfway)
             self.refused.set()
             raise OSError(code, "the disk says no")
 
@@ -76,6 +79,14 @@ class Home:
         copy = self.data_dir.with_name(f"crashed-{time.monotonic_ns()}")
         shutil.copytree(self.data_dir, copy)
         home = Home(copy)
+        try:
+            return home.counts()
+        finally:
+            home.stop()
+
+    def after_a_crash_halfway(self) -> dict[str, int]:
+        """The same, had it crashed when the first batch was refused."""
+        home = Home(self.halfway)
         try:
             return home.counts()
         finally:
@@ -218,6 +229,38 @@ def test_a_dead_letter_that_meets_a_full_disk_is_in_one_place(home, arguments):
         assert home.after_a_crash() == {"work": 3, "out": 0}
     channel.basic_qos(prefetch_count=1)  # answered when the rejection is on disk
     assert home.after_a_crash() == {"work": 2, "out": 1}
+
+
+def test_a_crash_between_log_and_database_leaves_a_transaction_in_neither(home):
+    declare(home, "work")
+    declare(home, "out", **STREAM)
+    fill(home, "work", 3)
+    fill(home, "out", 2)
+    commit = Commit(home)
+    with home.refusing():
+        commit.start()
+        assert home.refused.wait(DEADLINE)
+    commit.join(DEADLINE)
+    assert home.after_a_crash() == {"work": 2, "out": 4}
+    for _ in range(2):  # the second start finds it as the first one left it
+        assert home.after_a_crash_halfway() == {"work": 3, "out": 2}
+    again = Home(home.halfway)
+    fill(again, "out", 1)
+    again.stop()
+    assert home.after_a_crash_halfway() == {"work": 3, "out": 3}
+
+
+def test_a_crash_between_log_and_database_leaves_a_dead_letter_at_its_source(home):
+    declare(home, "out", **STREAM)
+    declare(home, "work", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "out"})
+    fill(home, "work", 3)
+    channel = home.channel()
+    method, _, _ = channel.basic_get("work")
+    with home.refusing():
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        channel.connection.process_data_events(0)
+        assert home.refused.wait(DEADLINE)
+    assert home.after_a_crash_halfway() == {"work": 3, "out": 0}
 
 
 def test_numbered_messages_of_a_waiting_transaction_are_stored_once(home):

@@ -171,10 +171,12 @@ class Client(asyncio.Protocol):
         """How many messages are ready."""
         return int((await self.declare(queue, passive=True)).message_count)
 
-    async def consume(self, queue: str, prefetch: int, no_ack: bool = False) -> None:
+    async def consume(
+        self, queue: str, prefetch: int, no_ack: bool = False, arguments: Any = None
+    ) -> None:
         qos = commands.Basic.Qos(prefetch_count=prefetch)
         await self.call(qos, commands.Basic.QosOk)
-        consume = commands.Basic.Consume(queue=queue, no_ack=no_ack)
+        consume = commands.Basic.Consume(queue=queue, no_ack=no_ack, arguments=arguments)
         await self.call(consume, commands.Basic.ConsumeOk)
 
     async def sync(self) -> None:

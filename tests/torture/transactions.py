@@ -1,4 +1,7 @@
-"""R-05: SIGKILL during tx.commit; every transaction is there whole or not at all."""
+"""R-05: SIGKILL during tx.commit; every transaction is there whole or not at all.
+
+One of the targets is a log, so that a transaction is in two files.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 from tests.torture.waiting import until_reaches
 
-TARGETS = ("tx-a", "tx-b", "tx-c")
+LOG = "tx-log"
+TARGETS = ("tx-a", "tx-b", LOG)
 WORK = "tx-work"
 PUBLISHES, ACKS, WORKERS = 10, 5, 3
 _NUMBER = struct.Struct(">Q")
@@ -53,8 +57,8 @@ async def kill_in_commit(
         await broker.kill()
         await asyncio.gather(*jobs)
         await broker.start()
-        found = Counter(await _take(broker.address, TARGETS, keep=False))
-        left = set(await _take(broker.address, (WORK,), keep=False))
+        found = Counter(await _take(broker.address, TARGETS))
+        left = set(await _take(broker.address, (WORK,)))
         await broker.stop()
         for number, work in books.acked_by.items():
             there = (found[number], len(left.intersection(work)))
@@ -88,7 +92,8 @@ async def _prepare(address: tuple[str, int], books: Books, count: int) -> None:
 
     client = await Client.connect(address, on_confirm=confirmed)
     for queue in (*TARGETS, WORK):
-        await client.declare(queue)
+        kind = {"x-queue-type": "stream"} if queue == LOG else {}
+        await client.declare(queue, arguments=kind)
     await client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
     for _ in range(count):
         number = books.next()
@@ -121,17 +126,18 @@ async def _commit_on(address: tuple[str, int], books: Books) -> None:
             books.committed.add(number)
 
 
-async def _take(address: tuple[str, int], queues: tuple[str, ...], keep: bool) -> list[int]:
-    """All numbers in these queues."""
+async def _take(address: tuple[str, int], queues: tuple[str, ...]) -> list[int]:
+    """All numbers in these queues; only the log keeps them."""
     numbers: list[int] = []
 
-    def delivered(_tag: int, _redelivered: bool, body: bytes) -> None:
+    def delivered(tag: int, _redelivered: bool, body: bytes) -> None:
         numbers.append(_NUMBER.unpack(body)[0])
+        client.ack(tag, True)
 
     client = await Client.connect(address, on_delivery=delivered)
     for queue in queues:
         want = len(numbers) + await client.count(queue)
-        await client.consume(queue, 0, no_ack=not keep)
+        await client.consume(queue, 1000, arguments={"x-stream-offset": "first"})
         await until_reaches(lambda: len(numbers), want)
     await client.sync()
     client.close()

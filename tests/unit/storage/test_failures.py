@@ -65,6 +65,9 @@ class BadSink:
         if self.error is not None:
             raise self.error
 
+    def end(self) -> tuple[str, int]:
+        return "log", 7
+
     def rollback(self) -> None:
         self.rolled_back += 1
         if self.rollback_error is not None:
