@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,8 @@ from amqp_server.patience import CONSUMER_TIMEOUT, check_timeout
 from amqp_server.publishing import careful_plan
 from amqp_server.replies import Replies
 from amqp_server.transaction import Transaction
-from leveret.broker import Plan, Right
+from exchange import Exchange
+from leveret.broker import Action, Plan
 from leveret.model.errors import (
     AccessRefused,
     BrokerError,
@@ -256,7 +257,8 @@ class Channel:
         if method.queue == DIRECT_REPLY_TO:
             self.replies.start(tag, method.no_ack)
         else:
-            self._start_consumer(tag, self._declarations.readable_queue(method.queue), method)
+            queue = self._declarations.queue_for(Action.CONSUME, method.queue)
+            self._start_consumer(tag, queue, method)
         if not method.nowait:
             self.session.send(encode_method(self.number, commands.Basic.ConsumeOk(tag)))
 
@@ -315,7 +317,8 @@ class Channel:
             self.broker.turn.touch(consumer.queue)
 
     def _get(self, method: Any) -> None:
-        self._answer_get(self._declarations.readable_queue(method.queue), method.no_ack)
+        queue = self._declarations.queue_for(Action.GET, method.queue)
+        self._answer_get(queue, method.no_ack)
 
     def _answer_get(self, queue: HeldQueue, no_ack: bool) -> None:
         entry = queue.take(self.origin() if queue.spec.durable else 0, no_ack)
@@ -498,22 +501,18 @@ class Channel:
     # Ending ------------------------------------------------------------------------------------
 
     def require_write(self, exchange: str) -> None:
-        """As `require`, remembered: asked for every message whose route is not known yet."""
+        """As `demand`, remembered: asked for every message whose route is not known yet."""
         revision = self.broker.users.revision
         if self._may_write.get(exchange) != revision:
-            self.require(Right.WRITE, "exchange", exchange)
+            self.demand(Action.PUBLISH, exchange=exchange)
             self._may_write[exchange] = revision
 
-    def require(self, right: Right, kind: str, name: str) -> None:
-        self.broker.users.require(self.session.user.name, self.vhost.name, right, kind, name)
+    def demand(self, action: Action, **names: str) -> None:
+        self.broker.users.demand(self.session.user.name, self.vhost.name, action, **names)
 
-    def require_any(self, kind: str, name: str) -> None:
-        """Whoever has any right on a thing may know that it exists."""
+    def demand_topic(self, action: Action, exchange: Exchange, keys: Iterable[str]) -> None:
         user, vhost = self.session.user.name, self.vhost.name
-        if not any(self.broker.users.may(user, vhost, right, name) for right in Right):
-            raise AccessRefused(
-                f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
-            )
+        self.broker.users.demand_topic(user, vhost, action, exchange, keys)
 
     def review_rights(self) -> None:
         """Cancel consumers that may no longer read; a client that hears of none loses the channel.
@@ -522,7 +521,7 @@ class Channel:
         """
         for consumer in list(self.consumers.values()):
             try:
-                self.require(Right.READ, "queue", consumer.queue.name)
+                self.demand(Action.CONSUME, queue=consumer.queue.name)
             except AccessRefused as error:
                 if not self.session.wants_cancel_notify:
                     self.session.run(self.number, partial(self.session.refuse, self.number, error))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from amqp_server.codec import Method, QueueDeclareOk, commands, encode_method
 from bindings import Binding, Destination, DestinationKind
 from exchange import ExchangeSpec
-from leveret.broker import Right, governing
+from leveret.broker import Action, governing
 from leveret.broker.names import (
     require_deletable,
     require_not_default,
@@ -44,10 +44,10 @@ class Declarations:
             raise NotImplementedHere(f"{method.name} is not implemented")
         handler(self, method)
 
-    def readable_queue(self, name: str) -> HeldQueue:
-        """The named queue, or the last one declared on this channel, if the user may read it."""
+    def queue_for(self, action: Action, name: str) -> HeldQueue:
+        """The named queue, or the last one declared on this channel, if the user may."""
         wanted = self._named(name)
-        self._channel.require(Right.READ, "queue", wanted)
+        self._channel.demand(action, queue=wanted)
         return self._channel.vhost.queue(wanted, self._channel.session)
 
     def _named(self, name: str) -> str:
@@ -66,7 +66,7 @@ class Declarations:
             self._declare_reply_queue(method, name)
             return
         if method.passive:
-            channel.require_any("queue", name)
+            channel.demand(Action.QUEUE_INSPECT, queue=name)
             queue = channel.vhost.queue(name, session)
         else:
             queue = self._make_queue(method, name, table)
@@ -90,7 +90,7 @@ class Declarations:
         )
         if name:
             require_unreserved("queue", name)
-        channel.require(Right.CONFIGURE, "queue", spec.name)
+        channel.demand(Action.QUEUE_DECLARE, queue=spec.name)
         governing.require_dead_letters(
             channel.broker, channel.session.user.name, channel.vhost, spec.name, spec.arguments
         )
@@ -107,7 +107,7 @@ class Declarations:
     def _bind_queue(self, method: Any) -> None:
         name, key = self._binding_end(method)
         channel, destination = self._channel, Destination(DestinationKind.QUEUE, name)
-        self._require_binding(destination, method.exchange)
+        self._demand_binding(Action.QUEUE_BIND, destination, method.exchange, key)
         channel.vhost.exchange(method.exchange)
         channel.vhost.queue(name, channel.session)
         channel.vhost.bind(method.exchange, destination, key, dict(method.arguments or {}))
@@ -117,21 +117,26 @@ class Declarations:
     def _unbind_queue(self, method: Any) -> None:
         name, key = self._binding_end(method)
         channel, destination = self._channel, Destination(DestinationKind.QUEUE, name)
-        self._require_binding(destination, method.exchange)
+        self._demand_binding(Action.QUEUE_UNBIND, destination, method.exchange, key)
         arguments = dict(method.arguments or {})
         if channel.vhost.is_bound(Binding.of(method.exchange, destination, key, arguments)):
             channel.vhost.queue(name, channel.session)  # whose binding does not exist may be locked
         channel.vhost.unbind(method.exchange, destination, key, arguments)
         channel.reply(commands.Queue.UnbindOk(), durable=True)
 
-    def _require_binding(self, destination: Destination, source: str) -> None:
+    def _demand_binding(
+        self, action: Action, destination: Destination, source: str, key: str
+    ) -> None:
         """Rights come before everything else, so that nobody learns what exists by trying."""
         channel = self._channel
-        channel.require(Right.WRITE, destination.kind.value, destination.name)
+        channel.demand(action, destination=destination.name)
         require_not_default(source)
         if destination.kind is DestinationKind.EXCHANGE:
             require_not_default(destination.name)
-        channel.require(Right.READ, "exchange", source)
+        channel.demand(action, source=source)
+        exchange = channel.vhost.exchanges.get(source)
+        if exchange is not None:
+            channel.demand_topic(action, exchange, (key,))
 
     def _binding_end(self, method: Any) -> tuple[str, str]:
         """Queue and key; with neither given, the last queue declared, by its name."""
@@ -140,7 +145,7 @@ class Declarations:
         return name, key
 
     def _purge(self, method: Any) -> None:
-        queue = self.readable_queue(method.queue)
+        queue = self.queue_for(Action.QUEUE_PURGE, method.queue)
         gone = queue.purge()
         if not method.nowait:
             self._channel.reply(commands.Queue.PurgeOk(gone), durable=queue.spec.durable)
@@ -148,7 +153,7 @@ class Declarations:
     def _delete_queue(self, method: Any) -> None:
         channel = self._channel
         name = self._named(method.queue)
-        channel.require(Right.CONFIGURE, "queue", name)
+        channel.demand(Action.QUEUE_DELETE, queue=name)
         channel.late = []
         try:
             gone = channel.vhost.delete_queue(
@@ -168,7 +173,7 @@ class Declarations:
         name = _clean(method.exchange)
         if method.passive:
             require_not_default(name)
-            channel.require_any("exchange", name)
+            channel.demand(Action.EXCHANGE_INSPECT, exchange=name)
             channel.vhost.exchange(name)
         else:
             self._make_exchange(method, name)
@@ -187,23 +192,22 @@ class Declarations:
             dict(method.arguments or {}),
         )
         require_not_default(name)
-        channel.require(Right.CONFIGURE, "exchange", name)
+        channel.demand(Action.EXCHANGE_DECLARE, exchange=name)
         if spec.alternate is not None and name not in channel.vhost.exchanges:
-            channel.require(Right.READ, "exchange", name)
-            channel.require(Right.WRITE, "exchange", spec.alternate)
+            channel.demand(Action.EXCHANGE_ALTERNATE, exchange=name, alternate=spec.alternate)
         channel.vhost.declare_exchange(spec)
 
     def _delete_exchange(self, method: Any) -> None:
         channel = self._channel
         require_deletable(method.exchange, channel.vhost.name)
-        channel.require(Right.CONFIGURE, "exchange", method.exchange)
+        channel.demand(Action.EXCHANGE_DELETE, exchange=method.exchange)
         channel.vhost.delete_exchange(method.exchange, method.if_unused)
         if not method.nowait:
             channel.reply(commands.Exchange.DeleteOk(), durable=True)
 
     def _bind_exchange(self, method: Any) -> None:
         destination = Destination(DestinationKind.EXCHANGE, method.destination)
-        self._require_binding(destination, method.source)
+        self._demand_binding(Action.EXCHANGE_BIND, destination, method.source, method.routing_key)
         self._channel.vhost.bind(
             method.source, destination, method.routing_key, dict(method.arguments or {})
         )
@@ -212,7 +216,7 @@ class Declarations:
 
     def _unbind_exchange(self, method: Any) -> None:
         destination = Destination(DestinationKind.EXCHANGE, method.destination)
-        self._require_binding(destination, method.source)
+        self._demand_binding(Action.EXCHANGE_UNBIND, destination, method.source, method.routing_key)
         self._channel.vhost.unbind(
             method.source, destination, method.routing_key, dict(method.arguments or {})
         )

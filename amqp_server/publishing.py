@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_server.codec import Publish
-from leveret.broker import Plan, firehose
+from leveret.broker import Action, Plan, firehose
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from leveret.model.message import Message
 from leveret.model.properties import DIRECT_REPLY_TO, edit_headers, replace
@@ -27,7 +27,7 @@ def careful_plan(channel: Channel, publish: Publish, message: Message) -> tuple[
         raise NotImplementedHere("immediate=true")
     vhost = channel.vhost
     channel.require_write(address.exchange)
-    vhost.exchange(address.exchange)
+    exchange = vhost.exchange(address.exchange)
     scan = message.scan
     if scan.user_id is not None and scan.user_id != channel.session.user.name:
         raise PreconditionFailed(
@@ -40,6 +40,7 @@ def careful_plan(channel: Channel, publish: Publish, message: Message) -> tuple[
         message = _with_reply_queue(channel, message)
     headers = message.headers()
     extra_keys = _copy_keys(headers, "CC") + _copy_keys(headers, "BCC")
+    channel.demand_topic(Action.PUBLISH, exchange, (address.routing_key, *extra_keys))
     if "BCC" in headers:
         stripped = edit_headers(message.properties, frozenset({"BCC"}), {})
         message = message.with_properties(stripped)

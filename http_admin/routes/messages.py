@@ -14,7 +14,7 @@ from http_admin.errors import ApiError, not_found
 from http_admin.fields import Table
 from http_admin.routes.topology import exchange_name
 from http_admin.views import Row, binding_row
-from leveret.broker import Broker, Right
+from leveret.broker import Action, Broker
 from leveret.broker.messages import Getter, Seen, Taken, browse, find_way, publish
 from queues import Outcome
 
@@ -52,7 +52,7 @@ async def publish_message(
     """
     held = vhost_for(hub, user, vhost)
     exchange = held.exchange(exchange_name(name))
-    hub.users.require(user.name, held.name, Right.WRITE, "exchange", exchange.name)
+    hub.users.demand(user.name, held.name, Action.PUBLISH, exchange=exchange.name)
     if hub.alarms.reason:
         raise ApiError(503, f"publishing is blocked: {hub.alarms.reason}")
     content = body_of(body.payload, body.payload_encoding)
@@ -112,7 +112,7 @@ async def get_messages(
     """
     held = vhost_for(hub, user, vhost)
     queue = held.queue(name)
-    hub.users.require(user.name, held.name, Right.READ, "queue", name)
+    hub.users.demand(user.name, held.name, Action.GET, queue=name)
     getter = Getter(hub, held, queue, hub.origin_of(held.name, user.name))
     taken = await getter.take(body.count, body.wait, request.is_disconnected)
     rows = [_got(one, body) for one in taken]
@@ -165,7 +165,7 @@ async def browse_queue(
     queue = held.queues.get(name)
     if queue is None:
         raise not_found()
-    hub.users.require(user.name, held.name, Right.READ, "queue", name)
+    hub.users.demand(user.name, held.name, Action.GET, queue=name)
     seen = await browse(hub, queue, offset, count)
     return [_seen(hub, one, encoding, truncate) for one in seen]
 

@@ -25,7 +25,7 @@ from http_admin.views import (
     exchange_row,
     queue_row,
 )
-from leveret.broker import Broker, Right, User, VirtualHost, governing
+from leveret.broker import Action, Broker, User, VirtualHost, governing
 from queues import HeldQueue, QueueSpec
 
 router = APIRouter(prefix="/api")
@@ -39,10 +39,22 @@ def exchange_name(segment: str) -> str:
     return "" if segment == DEFAULT_EXCHANGE else segment
 
 
-def _require(
-    hub: Broker, user: User, vhost: VirtualHost, right: Right, kind: str, name: str
+_BINDS = {"queue": Action.QUEUE_BIND, "exchange": Action.EXCHANGE_BIND}
+_UNBINDS = {"queue": Action.QUEUE_UNBIND, "exchange": Action.EXCHANGE_UNBIND}
+
+
+def _demand(hub: Broker, user: User, vhost: VirtualHost, action: Action, **names: str) -> None:
+    hub.users.demand(user.name, vhost.name, action, **names)
+
+
+def _demand_binding(
+    hub: Broker, user: User, vhost: VirtualHost, actions: dict[str, Action], binding: Binding
 ) -> None:
-    hub.users.require(user.name, vhost.name, right, kind, name)
+    action, destination = actions[binding.destination.kind.value], binding.destination.name
+    _demand(hub, user, vhost, action, destination=destination, source=binding.source)
+    source = vhost.exchanges.get(binding.source)
+    if source is not None:
+        hub.users.demand_topic(user.name, vhost.name, action, source, (binding.routing_key,))
 
 
 # Exchanges ---------------------------------------------------------------------------------------
@@ -105,7 +117,7 @@ async def put_exchange(
     """Declare an exchange. Without `durable` it is gone after a restart, as with RabbitMQ."""
     held = vhost_for(hub, user, vhost)
     wanted = body or ExchangeBody()
-    _require(hub, user, held, Right.CONFIGURE, "exchange", name)
+    _demand(hub, user, held, Action.EXCHANGE_DECLARE, exchange=name)
     spec = ExchangeSpec(
         name,
         wanted.type,
@@ -115,8 +127,7 @@ async def put_exchange(
         wanted.arguments,
     )
     if spec.alternate is not None:
-        _require(hub, user, held, Right.READ, "exchange", name)
-        _require(hub, user, held, Right.WRITE, "exchange", spec.alternate)
+        _demand(hub, user, held, Action.EXCHANGE_ALTERNATE, exchange=name, alternate=spec.alternate)
     existed = name in held.exchanges
     held.declare_exchange(spec)
     await until_durable(hub)
@@ -130,7 +141,7 @@ async def delete_exchange(
     """Delete an exchange and its bindings."""
     held = vhost_for(hub, user, vhost)
     held.exchange(exchange_name(name))
-    _require(hub, user, held, Right.CONFIGURE, "exchange", name)
+    _demand(hub, user, held, Action.EXCHANGE_DELETE, exchange=name)
     held.delete_exchange(exchange_name(name), if_unused)
     await until_durable(hub)
 
@@ -228,7 +239,7 @@ async def put_queue(
     """Declare a queue. Without `durable` it is gone after a restart, as with RabbitMQ."""
     held = vhost_for(hub, user, vhost)
     wanted = body or QueueBody()
-    _require(hub, user, held, Right.CONFIGURE, "queue", name)
+    _demand(hub, user, held, Action.QUEUE_DECLARE, queue=name)
     governing.require_dead_letters(hub, user.name, held, name, wanted.arguments)
     existed = name in held.queues
     spec = QueueSpec(name, wanted.durable, False, wanted.auto_delete, wanted.arguments)
@@ -250,7 +261,7 @@ async def delete_queue(
     held = vhost_for(hub, user, vhost)
     if name not in held.queues:
         raise not_found()
-    _require(hub, user, held, Right.CONFIGURE, "queue", name)
+    _demand(hub, user, held, Action.QUEUE_DELETE, queue=name)
     held.delete_queue(name, None, if_unused, if_empty)
     await until_durable(hub)
 
@@ -261,7 +272,7 @@ async def purge_queue(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Non
     held = vhost_for(hub, user, vhost)
     if name not in held.queues:
         raise not_found()
-    _require(hub, user, held, Right.READ, "queue", name)
+    _demand(hub, user, held, Action.QUEUE_PURGE, queue=name)
     held.queue(name).purge()
     await until_durable(hub)
 
@@ -357,11 +368,10 @@ async def add_binding(
     _between(held, source, kind, destination)
     wanted = body or BindingBody()
     to = Destination(_KINDS[kind], destination)
-    _require(hub, user, held, Right.WRITE, to.kind.value, destination)
-    _require(hub, user, held, Right.READ, "exchange", exchange_name(source))
+    made = Binding.of(exchange_name(source), to, wanted.routing_key, wanted.arguments)
+    _demand_binding(hub, user, held, _BINDS, made)
     held.bind(exchange_name(source), to, wanted.routing_key, wanted.arguments)
     await until_durable(hub)
-    made = Binding.of(exchange_name(source), to, wanted.routing_key, wanted.arguments)
     response.headers["Location"] = f"{quote(destination, '')}/{quote(made.properties_key, '')}"
 
 
@@ -415,7 +425,6 @@ async def delete_binding(
     """Unbind."""
     held = vhost_for(hub, user, vhost)
     found = _one_binding(held, source, kind, destination, properties_key)
-    _require(hub, user, held, Right.WRITE, found.destination.kind.value, destination)
-    _require(hub, user, held, Right.READ, "exchange", found.source)
+    _demand_binding(hub, user, held, _UNBINDS, found)
     held.unbind(found.source, found.destination, found.routing_key, found.arguments)
     await until_durable(hub)

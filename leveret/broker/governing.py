@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from exchange import Exchange
 from leveret.broker.policies import EXCHANGE
-from leveret.broker.users import Right
+from leveret.broker.users import Action
 from leveret.broker.vhost import NO_LIMIT
 from leveret.model.errors import NotAllowed
 from leveret.model.history import Keep
@@ -61,8 +61,7 @@ def require_dead_letters(
     """What dies in a new queue is read there and written to its target, in its maker's name."""
     target = arguments.get("x-dead-letter-exchange")
     if isinstance(target, str) and name not in vhost.queues:
-        broker.users.require(user, vhost.name, Right.READ, "queue", name)
-        broker.users.require(user, vhost.name, Right.WRITE, "exchange", target)
+        broker.users.demand(user, vhost.name, Action.QUEUE_DEAD_LETTER, queue=name, exchange=target)
 
 
 def apply_limits(broker: Broker, vhost_name: str) -> None:

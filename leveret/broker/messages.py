@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from bindings import Binding, Destination, DestinationKind
 from exchange import explain_route, route
 from leveret.broker import firehose
+from leveret.broker.access.rights import Action
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from leveret.model.message import Address, Message
 from leveret.model.properties import DIRECT_REPLY_TO, edit_headers
@@ -52,6 +53,13 @@ def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) ->
     _judge(broker, user, message)
     headers = message.headers()
     keys = copy_keys(headers)
+    broker.users.demand_topic(
+        user.name,
+        vhost.name,
+        Action.PUBLISH,
+        vhost.exchange(message.exchange),
+        (message.routing_key, *keys),
+    )
     if "BCC" in headers:
         message = message.with_properties(edit_headers(message.properties, frozenset({"BCC"}), {}))
     plan = vhost.plan(message.address, keys, headers, broker.users.revision)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
+from exchange import Exchange
+from exchange.stations import DELAYED_TYPE
 from leveret.broker.access.passwords import SHA256, check_hash, hash_password
-from leveret.broker.access.patterns import check_pattern, pattern
+from leveret.broker.access.patterns import check_pattern, expand, pattern
+from leveret.broker.access.rights import NEEDS, TOPIC_NEEDS, Action, Need, Right
 from leveret.model.errors import AccessRefused
 from leveret.model.store import (
     PermissionDefinition,
@@ -23,14 +25,9 @@ from leveret.model.store import (
 )
 
 __all__ = [
-    "SHA256", "Right", "User", "Users", "check_hash", "check_pattern", "hash_password", "pattern",
+    "SHA256", "Action", "Right", "User", "Users", "check_hash", "check_pattern", "hash_password",
+    "pattern",
 ]  # fmt: skip
-
-
-class Right(StrEnum):
-    CONFIGURE = "configure"
-    WRITE = "write"
-    READ = "read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +64,36 @@ class Users:
             return False
         allowed: str = getattr(permission, right.value)
         return bool(allowed) and pattern(allowed).search(name) is not None
+
+    def demand(self, user: str, vhost: str, action: Action, **names: str) -> None:
+        """Refuse unless the user has every right the action takes on the things named here."""
+        for need in NEEDS[action]:
+            if need.of in names:
+                self._demand(user, vhost, need, names[need.of])
+
+    def _demand(self, user: str, vhost: str, need: Need, name: str) -> None:
+        if need.right is not None:
+            self.require(user, vhost, need.right, need.kind, name)
+        elif not any(self.may(user, vhost, right, name) for right in Right):
+            raise AccessRefused(
+                f"access to {need.kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+            )
+
+    def demand_topic(
+        self, user: str, vhost: str, action: Action, exchange: Exchange, keys: Iterable[str]
+    ) -> None:
+        """Refuse routing keys of a topic exchange that the user may not publish or bind with."""
+        permission = self.topic_permissions.get((user, vhost, exchange.name))
+        if permission is None or not _routes_by_topic(exchange):
+            return
+        text: str = getattr(permission, TOPIC_NEEDS[action].value)
+        allowed = pattern(expand(text, username=user, vhost=vhost)) if text else None
+        for key in keys:
+            if allowed is None or allowed.search(key) is None:
+                raise AccessRefused(
+                    f"access to topic '{key}' in exchange '{exchange.name}' in vhost '{vhost}' "
+                    f"refused for user '{user}'"
+                )
 
     def require(self, user: str, vhost: str, right: Right, kind: str, name: str) -> None:
         """Refuse unless the user has this right on the named exchange or queue."""
@@ -143,8 +170,9 @@ class Users:
             self.on_change("permission.deleted", {"user": user, "vhost": vhost})
 
     def set_topic_permission(self, permission: TopicPermissionDefinition) -> None:
-        check_pattern(permission.write)
-        check_pattern(permission.read)
+        for one in (permission.write, permission.read):
+            check_pattern(one)
+            check_pattern(expand(one, username=permission.user, vhost=permission.vhost))
         key = (permission.user, permission.vhost, permission.exchange)
         self.topic_permissions[key] = permission
         self.revision += 1
@@ -178,3 +206,8 @@ class Users:
         else:
             key = (definition.user, definition.vhost, definition.exchange)
             self.topic_permissions[key] = definition
+
+
+def _routes_by_topic(exchange: Exchange) -> bool:
+    """A delayed exchange is of the kind it delays for."""
+    return "topic" in (exchange.spec.kind, exchange.spec.arguments.get(DELAYED_TYPE))

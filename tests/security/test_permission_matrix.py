@@ -1,0 +1,296 @@
+"""R-40: the table that decides (`leveret/broker/access/rights.py`) makes the cases, too.
+
+Every action is asked for over AMQP, and over HTTP where it is offered, by a user that has exactly
+what the table asks for; then with each need taken away, granted on a neighbour's name only, or
+left empty; with everything it does not ask for; and with all rights in another vhost. A refusal
+is a channel's 403 (HTTP: 403) and changes nothing. Names hold a pattern character.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+import re2
+from pamqp import body, header
+from pamqp.commands import Basic, Channel, Exchange, Queue
+
+from bindings import Destination, DestinationKind
+from exchange import ExchangeSpec
+from leveret.broker import Action, Broker, Right
+from leveret.broker.access.passwords import hash_password
+from leveret.broker.access.rights import NEEDS, Need
+from leveret.model.store import PermissionDefinition
+from queues import QueueSpec
+from tests.http.conftest import Served, serve
+from tests.support.rawclient import RawClient
+
+VHOST, ELSEWHERE, USER = "m", "elsewhere", "matrix"
+Q, X, Y, NEW, DEAD = "q.1", "x.1", "y.1", "new.1", "dead.1"
+NOTHING = "^$"
+Names = dict[str, str]
+Patterns = dict[Right, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to do something: the actions it takes, as AMQP and as HTTP says it."""
+
+    actions: tuple[tuple[Action, Names], ...]
+    frames: tuple[Any, ...]
+    http: tuple[str, str, Any] | None = None
+
+    def needs(self) -> list[tuple[Need, str]]:
+        return [(need, names[need.of]) for action, names in self.actions for need in NEEDS[action]]
+
+
+def _url(*parts: str) -> str:
+    return "/api/" + "/".join(quote(part, "") for part in parts)
+
+
+def _publish(exchange: str) -> tuple[Any, ...]:
+    properties = header.ContentHeader(0, 1, Basic.Properties())
+    return Basic.Publish(exchange=exchange, routing_key="k"), properties, body.ContentBody(b"x")
+
+
+_LETTERS: Any = {"x-dead-letter-exchange": DEAD}
+_OTHERS: Any = {"alternate-exchange": DEAD}
+_BOUND = {"destination": Q, "source": X}
+_JOINED = {"destination": Y, "source": X}
+_MESSAGE = {"routing_key": "k", "payload": "x", "properties": {}}
+
+CASES = {
+    "queue.declare": Case(
+        ((Action.QUEUE_DECLARE, {"queue": NEW}),),
+        (Queue.Declare(queue=NEW),),
+        ("PUT", _url("queues", VHOST, NEW), {"durable": False}),
+    ),
+    "queue.declare passive": Case(
+        ((Action.QUEUE_INSPECT, {"queue": Q}),), (Queue.Declare(queue=Q, passive=True),)
+    ),
+    "queue.declare dead letters": Case(
+        (
+            (Action.QUEUE_DECLARE, {"queue": NEW}),
+            (Action.QUEUE_DEAD_LETTER, {"queue": NEW, "exchange": DEAD}),
+        ),
+        (Queue.Declare(queue=NEW, arguments=_LETTERS),),
+        ("PUT", _url("queues", VHOST, NEW), {"durable": False, "arguments": _LETTERS}),
+    ),
+    "queue.delete": Case(
+        ((Action.QUEUE_DELETE, {"queue": Q}),),
+        (Queue.Delete(queue=Q),),
+        ("DELETE", _url("queues", VHOST, Q), None),
+    ),
+    "queue.bind": Case(
+        ((Action.QUEUE_BIND, _BOUND),),
+        (Queue.Bind(queue=Q, exchange=X, routing_key="more"),),
+        ("POST", _url("bindings", VHOST, "e", X, "q", Q), {"routing_key": "more"}),
+    ),
+    "queue.unbind": Case(
+        ((Action.QUEUE_UNBIND, _BOUND),),
+        (Queue.Unbind(queue=Q, exchange=X, routing_key="k"),),
+        ("DELETE", _url("bindings", VHOST, "e", X, "q", Q, "k"), None),
+    ),
+    "queue.purge": Case(
+        ((Action.QUEUE_PURGE, {"queue": Q}),),
+        (Queue.Purge(queue=Q),),
+        ("DELETE", _url("queues", VHOST, Q, "contents"), None),
+    ),
+    "exchange.declare": Case(
+        ((Action.EXCHANGE_DECLARE, {"exchange": NEW}),),
+        (Exchange.Declare(exchange=NEW),),
+        ("PUT", _url("exchanges", VHOST, NEW), {"type": "direct", "durable": False}),
+    ),
+    "exchange.declare passive": Case(
+        ((Action.EXCHANGE_INSPECT, {"exchange": X}),),
+        (Exchange.Declare(exchange=X, passive=True),),
+    ),
+    "exchange.declare alternate": Case(
+        (
+            (Action.EXCHANGE_DECLARE, {"exchange": NEW}),
+            (Action.EXCHANGE_ALTERNATE, {"exchange": NEW, "alternate": DEAD}),
+        ),
+        (Exchange.Declare(exchange=NEW, arguments=_OTHERS),),
+        ("PUT", _url("exchanges", VHOST, NEW), {"type": "direct", "arguments": _OTHERS}),
+    ),
+    "exchange.delete": Case(
+        ((Action.EXCHANGE_DELETE, {"exchange": X}),),
+        (Exchange.Delete(exchange=X),),
+        ("DELETE", _url("exchanges", VHOST, X), None),
+    ),
+    "exchange.bind": Case(
+        ((Action.EXCHANGE_BIND, _JOINED),),
+        (Exchange.Bind(destination=Y, source=X, routing_key="more"),),
+        ("POST", _url("bindings", VHOST, "e", X, "e", Y), {"routing_key": "more"}),
+    ),
+    "exchange.unbind": Case(
+        ((Action.EXCHANGE_UNBIND, _JOINED),),
+        (Exchange.Unbind(destination=Y, source=X, routing_key="k"),),
+        ("DELETE", _url("bindings", VHOST, "e", X, "e", Y, "k"), None),
+    ),
+    "basic.publish": Case(
+        ((Action.PUBLISH, {"exchange": X}),),
+        _publish(X),
+        ("POST", _url("exchanges", VHOST, X, "publish"), _MESSAGE),
+    ),
+    "basic.publish default": Case(
+        ((Action.PUBLISH, {"exchange": "amq.default"}),),
+        _publish(""),
+        ("POST", _url("exchanges", VHOST, "amq.default", "publish"), _MESSAGE),
+    ),
+    "basic.consume": Case(((Action.CONSUME, {"queue": Q}),), (Basic.Consume(queue=Q),)),
+    "basic.get": Case(
+        ((Action.GET, {"queue": Q}),),
+        (Basic.Get(queue=Q),),
+        ("POST", _url("queues", VHOST, Q, "get"), {"count": 1}),
+    ),
+}
+
+
+def _patterns(granted: list[tuple[Right, str]]) -> Patterns:
+    """Each right on exactly the names it is granted on."""
+    by_right: dict[Right, list[str]] = {right: [] for right in Right}
+    for right, name in granted:
+        by_right[right].append(f"^{re2.escape(name)}$")
+    return {right: "|".join(texts) or NOTHING for right, texts in by_right.items()}
+
+
+def _variants(case: Case) -> Iterator[tuple[str, Patterns, bool]]:
+    """Permissions to try, and whether the action is allowed with them."""
+    needs = case.needs()
+    if any(need.right is None for need, _ in needs):
+        ((_, name),) = needs
+        for right in Right:
+            yield f"only {right}", _patterns([(right, name)]), True
+            yield f"neighbour {right}", _patterns([(right, f"{name}x")]), False
+        yield "nothing", _patterns([]), False
+        return
+    exact = [(need.right, name) for need, name in needs if need.right is not None]
+    yield "exactly", _patterns(exact), True
+    for number, one in enumerate(exact):
+        right, name = one
+        others = exact[:number] + exact[number + 1 :]
+        if (right, name) not in others:
+            what = f"{number}:{right}"
+            yield f"without {what}", _patterns(others), False
+            neighbour = name.replace(".", "_")
+            yield f"neighbour {what}", _patterns([*others, (right, neighbour)]), False
+            yield f"empty {what}", {**_patterns(exact), right: ""}, False
+    rest = [(r, n) for r in Right for n in {n for _, n in exact} if (r, n) not in exact]
+    yield "everything else", _patterns(rest), False
+    yield "everything", dict.fromkeys(Right, ".*"), True
+    yield "elsewhere", dict.fromkeys(Right, NOTHING), False
+
+
+ALL = [
+    (name, what, patterns, allowed)
+    for name, case in CASES.items()
+    for what, patterns, allowed in _variants(case)
+]
+OVER_HTTP = [one for one in ALL if CASES[one[0]].http is not None]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serve() as threaded:
+        served = Served(threaded)
+        served.on_loop(_make_user)
+        yield served
+
+
+def _make_user(hub: Broker) -> None:
+    for vhost in (VHOST, ELSEWHERE):
+        hub.add_vhost(vhost)
+    hub.users.put_user(USER, hash_password(USER), ("management",))
+    hub.users.set_permission(PermissionDefinition(USER, ELSEWHERE, ".*", ".*", ".*"))
+    hub.users.set_permission(PermissionDefinition(USER, VHOST, *[NOTHING] * 3))
+
+
+def _prepare(hub: Broker, patterns: Patterns) -> None:
+    vhost = hub.vhosts[VHOST]
+    for queue in list(vhost.queues.values()):
+        vhost.forget_queue(queue)
+    for name in [name for name in vhost.exchanges if name and not name.startswith("amq.")]:
+        vhost.delete_exchange(name)
+    vhost.declare_queue(QueueSpec(Q))
+    for name in (X, Y):
+        vhost.declare_exchange(ExchangeSpec(name, "direct"))
+    vhost.bind(X, Destination(DestinationKind.QUEUE, Q), "k", {})
+    vhost.bind(X, Destination(DestinationKind.EXCHANGE, Y), "k", {})
+    texts = [patterns[right] for right in (Right.CONFIGURE, Right.WRITE, Right.READ)]
+    hub.users.set_permission(PermissionDefinition(USER, VHOST, *texts))
+
+
+def _state(hub: Broker) -> Any:
+    vhost = hub.vhosts[VHOST]
+    queues = {one.name: (one.ready_count, len(one.consumers)) for one in vhost.queues.values()}
+    return queues, sorted(vhost.exchanges), {str(binding) for binding in vhost.bindings()}
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> Iterator[RawClient]:
+    with RawClient(*served.threaded.amqp_address) as client:
+        yield client.handshake(VHOST, USER, USER)
+
+
+@pytest.fixture(scope="module")
+def api(served: Served) -> Iterator[httpx.Client]:
+    with served.client(USER) as client:
+        yield client
+
+
+_channels = itertools.cycle(range(1, 2000))
+
+
+def _answer(client: RawClient, frames: tuple[Any, ...]) -> int:
+    """0, or the code with which a fresh channel was closed."""
+    channel = client.channel(next(_channels))
+    channel.send(*frames, Channel.Flow(active=True))
+    while True:
+        frame = client.next_on(channel.number)
+        said = frame.decode() if frame.kind == 1 else None
+        if isinstance(said, Channel.Close):
+            channel.send(Channel.CloseOk())
+            assert "refused for user 'matrix'" in said.reply_text
+            return int(said.reply_code or 0)
+        if isinstance(said, Channel.FlowOk):
+            channel.call(Channel.Close(0, "", 0, 0))
+            return 0
+
+
+@pytest.mark.parametrize(("name", "what", "patterns", "allowed"), ALL)
+def test_over_amqp(
+    served: Served, client: RawClient, name: str, what: str, patterns: Patterns, allowed: bool
+) -> None:
+    served.on_loop(lambda hub: _prepare(hub, patterns))
+    before = served.on_loop(_state)
+    assert _answer(client, CASES[name].frames) == (0 if allowed else 403)
+    if not allowed:
+        assert served.on_loop(_state) == before
+
+
+@pytest.mark.parametrize(("name", "what", "patterns", "allowed"), OVER_HTTP)
+def test_over_http(
+    served: Served, api: httpx.Client, name: str, what: str, patterns: Patterns, allowed: bool
+) -> None:
+    served.on_loop(lambda hub: _prepare(hub, patterns))
+    before = served.on_loop(_state)
+    request = CASES[name].http
+    assert request is not None
+    method, path, content = request
+    answer = api.request(method, path, json=content)
+    if allowed:
+        assert answer.status_code < 300, answer.text
+    else:
+        assert answer.status_code == 403, answer.text
+        assert served.on_loop(_state) == before
+
+
+def test_every_action_of_the_table_is_asked_for() -> None:
+    assert {action for case in CASES.values() for action, _ in case.actions} == set(Action)
+    assert len(ALL) + len(OVER_HTTP) >= 250

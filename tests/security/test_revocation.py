@@ -1,0 +1,143 @@
+"""R-41: rights that are taken away end at once, on open connections, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pamqp.commands import Basic, Connection
+
+from leveret.broker import Broker
+from leveret.broker.access.passwords import hash_password
+from leveret.model.store import PermissionDefinition
+from queues import QueueSpec
+from tests.http.conftest import Served, serve
+from tests.support.rawclient import RawClient
+
+NAMES = ["plain", "a.b", "^.*$", "x|y", "(", "[^a]+", "{username}"]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serve() as threaded:
+        yield Served(threaded)
+
+
+@pytest.fixture
+def user(served: Served, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = getattr(request, "param", "eve")
+    served.on_loop(lambda hub: _make(hub, name))
+    yield name
+    served.on_loop(lambda hub: _unmake(hub, name))
+
+
+def _make(hub: Broker, name: str) -> None:
+    if "side" not in hub.vhosts:
+        hub.add_vhost("side")
+    for queue in ("mine", "other"):
+        hub.vhosts["side"].delete_queue(queue)
+        hub.vhosts["side"].declare_queue(QueueSpec(queue))
+    hub.users.put_user(name, hash_password("pw"), ())
+    hub.users.put_user("bystander", hash_password("pw"), ())
+    for one in (name, "bystander"):
+        hub.users.set_permission(PermissionDefinition(one, "side", ".*", ".*", ".*"))
+
+
+def _unmake(hub: Broker, name: str) -> None:
+    if name in hub.users.by_name:
+        hub.delete_user(name)
+
+
+def _refused(served: Served, name: str, password: str) -> None:
+    with RawClient(*served.threaded.amqp_address) as client:
+        client.start()
+        client.login(name, password)
+        client.expect_close(403)
+
+
+def _login(served: Served, name: str, **options: object) -> RawClient:
+    client = RawClient(*served.threaded.amqp_address)
+    return client.handshake("side", name, "pw", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("user", NAMES, indirect=True)
+def test_consumers_are_cancelled_when_reading_is_forbidden(served: Served, user: str) -> None:
+    with _login(served, user) as client, _login(served, "bystander") as other:
+        channel, theirs = client.channel(), other.channel()
+        channel.consume("mine", "m")
+        channel.consume("other", "o")
+        theirs.consume("mine", "t")
+        only = PermissionDefinition(user, "side", ".*", ".*", "^other$")
+        served.on_loop(lambda hub: hub.users.set_permission(only))
+        assert channel.expect(Basic.Cancel).consumer_tag == "m"
+        channel.publish("", "other", b"still")
+        assert channel.deliver().body == b"still"
+        channel.publish("", "mine", b"theirs")
+        assert theirs.deliver().body == b"theirs"
+
+
+def test_client_that_hears_of_no_cancel_loses_the_channel(served: Served, user: str) -> None:
+    with _login(served, user, capabilities={}) as client:
+        channel = client.channel()
+        channel.consume("mine")
+        served.on_loop(lambda hub: hub.users.clear_permission(user, "side"))
+        channel.expect_close(403, "read access to queue 'mine' in vhost 'side' refused")
+
+
+def test_unacked_messages_stay_with_a_cancelled_consumer(served: Served, user: str) -> None:
+    with _login(served, user) as client:
+        channel = client.channel()
+        channel.consume("mine", "m")
+        channel.publish("", "mine", b"x")
+        got = channel.deliver()
+        served.on_loop(lambda hub: hub.users.clear_permission(user, "side"))
+        channel.expect(Basic.Cancel)
+        channel.ack(got.method.delivery_tag)
+        assert served.on_loop(_counts) == (0, 0)
+
+
+def _counts(hub: Broker) -> tuple[int, int]:
+    queue = hub.vhosts["side"].queues["mine"]
+    return queue.ready_count, queue.unacked_count
+
+
+def test_publishes_are_refused_on_a_way_known_before(served: Served, user: str) -> None:
+    with _login(served, user) as client:
+        channel = client.channel()
+        for _ in range(3):
+            channel.publish("amq.direct", "k")
+        channel.qos(1)
+        only = PermissionDefinition(user, "side", ".*", "^mine$", ".*")
+        served.on_loop(lambda hub: hub.users.set_permission(only))
+        channel.publish("amq.direct", "k")
+        channel.expect_close(403, "write access to exchange 'amq.direct'")
+
+
+@pytest.mark.parametrize("user", NAMES, indirect=True)
+def test_connections_of_a_deleted_user_are_closed(served: Served, user: str) -> None:
+    with _login(served, user) as client, _login(served, "bystander") as other:
+        channel = client.channel()
+        channel.consume("mine")
+        served.on_loop(lambda hub: hub.delete_user(user))
+        client.expect_close(320, f"user '{user}' was deleted")
+        other.channel()
+    _refused(served, user, "pw")
+
+
+def test_connections_of_a_deleted_vhost_are_closed(served: Served, user: str) -> None:
+    with _login(served, user) as client:
+        client.channel().consume("mine")
+        served.on_loop(lambda hub: hub.delete_vhost("side"))
+        client.expect_close(320, "vhost 'side' is deleted")
+
+
+def test_new_password_counts_for_the_next_login_only(served: Served, user: str) -> None:
+    """As with RabbitMQ, who is in stays in; to throw them out, close their connections."""
+    with _login(served, user) as client:
+        served.on_loop(lambda hub: hub.users.put_user(user, hash_password("new"), ()))
+        client.channel().qos(1)
+        _refused(served, user, "pw")
+        with RawClient(*served.threaded.amqp_address) as other:
+            other.start()
+            other.login(user, "new")
+            other.expect(Connection.Tune)

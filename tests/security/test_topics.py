@@ -1,0 +1,170 @@
+"""Topic permissions: which routing keys of a topic exchange a user may publish and bind with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from pamqp import body, header
+from pamqp.commands import Basic, Channel, Exchange, Queue
+
+from exchange import ExchangeSpec
+from leveret.broker import Action, Broker
+from leveret.broker.access.passwords import hash_password
+from leveret.broker.access.patterns import expand, pattern
+from leveret.broker.access.rights import TOPIC_NEEDS
+from leveret.model.errors import PreconditionFailed
+from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
+from queues import QueueSpec
+from tests.http.conftest import Served, serve
+from tests.support.rawclient import RawClient
+
+USER = "ann"
+REFUSED = "access to topic '{}' in exchange '{}' in vhost '/' refused for user 'ann'"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serve() as threaded:
+        served = Served(threaded)
+        served.on_loop(_prepare)
+        yield served
+
+
+def _prepare(hub: Broker) -> None:
+    vhost = hub.vhosts["/"]
+    vhost.declare_queue(QueueSpec("q"))
+    vhost.declare_exchange(ExchangeSpec("to", "fanout"))
+    later = ExchangeSpec("later", "x-delayed-message", arguments={"x-delayed-type": "topic"})
+    vhost.declare_exchange(later)
+    hub.users.put_user(USER, hash_password(USER), ("management",))
+    hub.users.set_permission(PermissionDefinition(USER, "/", ".*", ".*", ".*"))
+    for name in ("amq.topic", "amq.direct", "later"):
+        hub.users.set_topic_permission(
+            TopicPermissionDefinition(USER, "/", name, r"^{username}\.{vhost}\.", "^(news|#$)")
+        )
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> Iterator[RawClient]:
+    with RawClient(*served.threaded.amqp_address) as client:
+        yield client.handshake("/", USER, USER)
+
+
+def _publish(exchange: str, key: str, headers: Any = None) -> tuple[Any, ...]:
+    properties = Basic.Properties(headers=headers)
+    return (
+        Basic.Publish(exchange=exchange, routing_key=key),
+        header.ContentHeader(0, 1, properties),
+        body.ContentBody(b"x"),
+    )
+
+
+_CC: Any = {"CC": ["ann./.b", "other"]}
+
+
+@pytest.mark.parametrize(
+    ("frames", "refused"),
+    [
+        (_publish("amq.topic", "ann./.a"), None),
+        (_publish("amq.topic", "annx/.a"), "annx/.a"),
+        (_publish("amq.topic", "ann.x.a"), "ann.x.a"),
+        (_publish("amq.topic", ""), ""),
+        (_publish("amq.topic", "ann./.a", _CC), "other"),
+        (_publish("amq.topic", "ann./.a", {"BCC": ["other"]}), "other"),
+        (_publish("amq.direct", "anything"), None),  # no topic exchange
+        (_publish("amq.rabbitmq.none", "x"), ...),
+        ((Queue.Bind(queue="q", exchange="amq.topic", routing_key="news.#"),), None),
+        ((Queue.Bind(queue="q", exchange="amq.topic", routing_key="#"),), None),
+        ((Queue.Bind(queue="q", exchange="amq.topic", routing_key="*.#"),), "*.#"),
+        ((Queue.Unbind(queue="q", exchange="amq.topic", routing_key="x"),), "x"),
+        ((Queue.Unbind(queue="q", exchange="amq.topic", routing_key="news"),), None),
+        ((Queue.Bind(queue="q", exchange="amq.direct", routing_key="x"),), None),
+        ((Exchange.Bind(destination="to", source="amq.topic", routing_key="x"),), "x"),
+        ((Exchange.Unbind(destination="to", source="amq.topic", routing_key="x"),), "x"),
+        ((Exchange.Bind(destination="amq.topic", source="to", routing_key="x"),), None),
+    ],
+)
+def test_over_amqp(client: RawClient, frames: tuple[Any, ...], refused: Any) -> None:
+    channel = client.channel(1)
+    if refused is ...:
+        channel.send(*frames)
+        channel.expect_close(404)
+    elif refused is None:
+        channel.send(*frames, Channel.Flow(active=True))
+        while not isinstance(client.next_on(1).decode(), Channel.FlowOk):
+            pass
+        channel.call(Channel.Close(0, "", 0, 0))
+    else:
+        channel.send(*frames)
+        channel.expect_close(403, REFUSED.format(refused, "amq.topic"))
+
+
+def test_delayed_topics_are_topics(client: RawClient) -> None:
+    channel = client.channel(1)
+    channel.send(*_publish("later", "no", {"x-delay": 1}))
+    channel.expect_close(403, REFUSED.format("no", "later"))
+
+
+@pytest.mark.parametrize(("key", "status"), [("ann./.a", 200), ("other", 403)])
+def test_publish_over_http(served: Served, key: str, status: int) -> None:
+    message = {"routing_key": key, "payload": "x", "properties": {}}
+    with served.client(USER) as api:
+        answer = api.post("/api/exchanges/%2F/amq.topic/publish", json=message)
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["reason"] == REFUSED.format(key, "amq.topic")
+
+
+@pytest.mark.parametrize(("key", "status"), [("news.http", 201), ("other", 403)])
+def test_bind_over_http(served: Served, key: str, status: int) -> None:
+    path = "/api/bindings/%2F/e/amq.topic/q/q"
+    with served.client(USER) as api:
+        assert api.post(path, json={"routing_key": key}).status_code == status
+        if status == 201:
+            assert api.delete(f"{path}/{key}").status_code == 204
+
+
+def test_permission_taken_away_holds_for_the_next_message(served: Served) -> None:
+    """Also where the way of a message was worked out before."""
+    with RawClient(*served.threaded.amqp_address) as raw:
+        channel = raw.handshake("/", USER, USER).channel()
+        channel.confirm_select()
+        for number in (1, 2, 3):
+            channel.publish("amq.topic", "ann./.same")
+            channel.confirmed(number) if number == 1 else channel.expect(Basic.Ack)
+        narrow = TopicPermissionDefinition(USER, "/", "amq.topic", "^never$", ".*")
+        served.on_loop(lambda hub: hub.users.set_topic_permission(narrow))
+        channel.publish("amq.topic", "ann./.same")
+        channel.expect_close(403, "access to topic")
+        served.on_loop(_prepare_again)
+
+
+def _prepare_again(hub: Broker) -> None:
+    hub.users.clear_topic_permission(USER, "/", "amq.topic")
+
+
+def test_names_in_patterns_are_names() -> None:
+    """A user called `.*` may publish to `.*` and nowhere else."""
+    text = expand("^{username}-{vhost}$", username=".*", vhost="a|b")
+    assert pattern(text).search(".*-a|b") is not None
+    assert pattern(text).search("anything-a") is None
+
+
+def test_bad_pattern_is_refused(served: Served) -> None:
+    bad = TopicPermissionDefinition(USER, "/", "amq.topic", "(", ".*")
+    with pytest.raises(PreconditionFailed, match="invalid pattern"):
+        served.on_loop(lambda hub: hub.users.set_topic_permission(bad))
+
+
+def test_every_action_with_keys_has_a_topic_need() -> None:
+    assert {str(action) for action in TOPIC_NEEDS} == {
+        "basic.publish", "queue.bind", "queue.unbind", "exchange.bind", "exchange.unbind",
+    }  # fmt: skip
+    assert set(TOPIC_NEEDS) <= set(Action)
+
+
+def test_unknown_http_client_is_still_401(served: Served) -> None:
+    with httpx.Client(base_url=served.url) as nobody:
+        assert nobody.get("/api/topic-permissions").status_code == 401
