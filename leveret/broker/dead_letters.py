@@ -10,13 +10,12 @@ client's own `x-death` is a header like any other.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.broker.doorway import Doorway
+from leveret.broker.epitaphs import Death, Epitaphs, dead_message, deaths_of, engraved
 from leveret.model.errors import BrokerError
-from leveret.model.message import Address, Headers, Message
-from leveret.model.properties import edit_headers, replace
+from leveret.model.message import Headers, Message
 from leveret.model.store import Indispensable
 from queues import ClassicQueue, HeldQueue
 from queues.limits import refuses
@@ -27,46 +26,104 @@ if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.vhost import Plan, VirtualHost
 
-Death = dict[str, Any]
 
+class DeadLetters:
+    """The way of all dead letters of a broker."""
 
-def republish(
-    broker: Broker,
-    vhost: VirtualHost,
-    queue: HeldQueue,
-    messages: Sequence[Message],
-    reason: DeathReason,
-) -> Collection[int]:
-    """Take messages that died in `queue` to its dead-letter exchange; the ids it refused."""
-    if not isinstance(queue, ClassicQueue):
-        return ()
-    exchange = queue.options.dead_letter_exchange
-    if exchange is None or exchange not in vhost.exchanges:
-        return ()
-    now_ms = broker.clock.wall_ms()
-    refused: set[int] = set()
-    moved: list[int] = []
-    for message in messages:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._epitaphs = Epitaphs()
+
+    def republish(
+        self,
+        vhost: VirtualHost,
+        queue: HeldQueue,
+        messages: Sequence[Message],
+        reason: DeathReason,
+    ) -> Collection[int]:
+        """Take messages that died in `queue` to its dead-letter exchange; the ids it refused."""
+        if not isinstance(queue, ClassicQueue):
+            return ()
+        exchange = queue.options.dead_letter_exchange
+        if exchange is None or exchange not in vhost.exchanges:
+            return ()
+        broker = self._broker
+        now_ms = broker.clock.wall_ms()
+        refused: set[int] = set()
+        moved: list[int] = []
+        for message in messages:
+            found = self._quickly(vhost, queue, message, reason, now_ms)
+            found = found or self._carefully(vhost, queue, message, reason, now_ms)
+            if found is None:
+                continue
+            dead, plan = found
+            if any(_is_full(to, dead) for to in plan.queues):
+                refused.add(message.id)
+                continue
+            dead.time_ms = now_ms
+            broker.route(plan, dead)
+            moved.append(dead.id)
+        self._note(vhost, queue, reason, moved, refused)
+        return refused
+
+    def _note(
+        self,
+        vhost: VirtualHost,
+        queue: ClassicQueue,
+        reason: DeathReason,
+        moved: list[int],
+        refused: set[int],
+    ) -> None:
+        broker = self._broker
+        if moved:
+            broker.store.save(Indispensable(moved))
+        counted = broker.counters.dead_lettered
+        counted[reason] = counted.get(reason, 0) + len(moved)
+        if refused:
+            broker.upkeep.stuck[queue] = vhost
+
+    def _quickly(
+        self,
+        vhost: VirtualHost,
+        queue: ClassicQueue,
+        message: Message,
+        reason: DeathReason,
+        now_ms: int,
+    ) -> tuple[Message, Plan] | None:
+        """Without a look at its headers, where neither they nor earlier deaths have a say."""
+        epitaph = self._epitaphs.of(queue, message, reason, now_ms, vhost.version)
+        if epitaph is None:
+            return None
+        dead = engraved(message, epitaph)
+        if epitaph.plan is None:
+            epitaph.plan = self._plan(vhost, dead, dead.headers())
+        plan = epitaph.plan
+        return (dead, plan) if plan is not None and plan.reusable else None
+
+    def _carefully(
+        self,
+        vhost: VirtualHost,
+        queue: ClassicQueue,
+        message: Message,
+        reason: DeathReason,
+        now_ms: int,
+    ) -> tuple[Message, Plan] | None:
         headers = message.headers()
-        deaths = _deaths(message, headers)
-        dead = _dead_message(queue, message, reason, deaths, headers, now_ms)
-        plan = _plan(broker, vhost, dead, headers)
+        deaths = deaths_of(message, headers)
+        dead = dead_message(queue, message, reason, deaths, headers, now_ms)
+        plan = self._plan(vhost, dead, headers)
         if plan is None:
-            continue
+            return None
         plan.queues = _without_cycles(plan.queues, deaths, reason)
-        if any(_is_full(to, dead) for to in plan.queues):
-            refused.add(message.id)
-            continue
-        dead.time_ms = now_ms
-        broker.route(plan, dead)
-        moved.append(dead.id)
-    if moved:
-        broker.store.save(Indispensable(moved))
-    counted = broker.counters.dead_lettered
-    counted[reason] = counted.get(reason, 0) + len(moved)
-    if refused:
-        broker.upkeep.stuck[queue] = vhost
-    return refused
+        return dead, plan
+
+    def _plan(self, vhost: VirtualHost, dead: Message, headers: Headers) -> Plan | None:
+        copies = headers.get("CC")
+        extra = [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
+        try:
+            return vhost.plan(dead.address, extra, headers, self._broker.users.revision)
+        except BrokerError:
+            return None
 
 
 def _is_full(queue: HeldQueue, message: Message) -> bool:
@@ -88,81 +145,6 @@ def watch_stuck(broker: Broker) -> None:
     where = [f"queue '{one.name}' in vhost '{at.name}'" for one, at in stuck.items()]
     reason = f"dead-letter targets are full: {', '.join(sorted(where)[:5])}" if where else ""
     broker.alarms.set("dead-letters", reason, blocks=False)
-
-
-def _deaths(message: Message, headers: Headers) -> list[Death]:
-    if message.origin != 0:
-        return []
-    deaths = headers.get("x-death")
-    return [death for death in deaths if isinstance(death, dict)] if deaths else []
-
-
-def _plan(broker: Broker, vhost: VirtualHost, dead: Message, headers: Headers) -> Plan | None:
-    copies = headers.get("CC")
-    extra = [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
-    try:
-        return vhost.plan(dead.address, extra, headers, broker.users.revision)
-    except BrokerError:
-        return None
-
-
-def _dead_message(
-    queue: ClassicQueue,
-    message: Message,
-    reason: DeathReason,
-    deaths: list[Death],
-    headers: Headers,
-    now_ms: int,
-) -> Message:
-    """The message as it goes on; `headers` become its headers. Nothing is decoded twice."""
-    own_key = queue.options.dead_letter_key
-    death = _death(queue, message, reason, headers, now_ms)
-    added = {"x-death": _with_death(deaths, death), **_marks("x-last-death", death)}
-    if not deaths:
-        added |= _marks("x-first-death", death)
-    removed = frozenset({"CC", "BCC"} if own_key is not None else {"BCC"})
-    properties = message.properties
-    if message.scan.expiration is not None:
-        properties = replace(properties, "expiration", None)
-    headers.properties = properties = edit_headers(properties, removed, added)
-    for name in removed:
-        headers.pop(name, None)
-    headers.update(added)
-    target = Address.of(
-        queue.options.dead_letter_exchange or "",
-        own_key if own_key is not None else message.routing_key,
-    )
-    return Message.build(target, properties, message.body)
-
-
-def _death(
-    queue: ClassicQueue, message: Message, reason: DeathReason, headers: Headers, now_ms: int
-) -> Death:
-    copies = headers.get("CC")
-    death: Death = {
-        "count": 1,
-        "reason": str(reason),
-        "queue": queue.name,
-        "time": datetime.fromtimestamp(now_ms // 1000, UTC),
-        "exchange": message.exchange,
-        "routing-keys": [message.routing_key, *(copies if isinstance(copies, list) else [])],
-    }
-    if message.scan.expiration is not None:
-        death["original-expiration"] = message.scan.expiration
-    return death
-
-
-def _marks(prefix: str, death: Death) -> dict[str, str]:
-    return {f"{prefix}-{part}": death[part] for part in ("queue", "reason", "exchange")}
-
-
-def _with_death(deaths: list[Death], death: Death) -> list[Death]:
-    """Newest first, one per queue and reason, counting on."""
-    same = [d for d in deaths if (d["queue"], d["reason"]) == (death["queue"], death["reason"])]
-    others = [d for d in deaths if d not in same]
-    if not same:
-        return [death, *deaths]
-    return [{**same[0], "count": int(same[0]["count"]) + 1}, *others]
 
 
 def _without_cycles(

@@ -22,6 +22,7 @@ NAMES = (
 _WIDTHS = {"delivery_mode": 1, "priority": 1, "timestamp": 8}
 _FLAG = {name: 1 << (15 - index) for index, name in enumerate(NAMES)}
 _U16 = struct.Struct(">H")
+_U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _CACHEABLE = 128
 EMPTY = b"\x00\x00"
@@ -170,6 +171,46 @@ def replace(properties: bytes, name: str, value: Any | None) -> bytes:
         flags |= _FLAG[name]
         pieces[name] = _encode_one(name, value)
     return _U16.pack(flags) + b"".join(pieces[key] for key in NAMES if key in pieces)
+
+
+def append_fields(properties: bytes, known: Scan, fields: bytes) -> tuple[bytes, Scan]:
+    """Encoded header fields put behind those there are, and the expiration taken out.
+
+    The caller vouches for the fields: well-formed, new, and none that has a say in routing. So the
+    scan of the result follows from the one there is.
+    """
+    flags = (_U16.unpack_from(properties)[0] | _FLAG["headers"]) & ~_FLAG["expiration"]
+    pieces, spans, position = [_U16.pack(flags)], {}, 2
+    for name in NAMES:
+        span = known.spans.get(name)
+        if name == "headers":
+            table = properties[span[0] + 4 : span[1]] + fields if span else fields
+            piece = _U32.pack(len(table)) + table
+        elif span is None or name == "expiration":
+            continue
+        else:
+            piece = properties[span[0] : span[1]]
+        pieces.append(piece)
+        spans[name] = (position, position + len(piece))
+        position += len(piece)
+    edited = b"".join(pieces)
+    needs_care = known.needs_care
+    if known.expiration is not None:
+        needs_care = (
+            known.user_id is not None
+            or known.reply_to == DIRECT_REPLY_TO
+            or any(sign in edited for sign in _ROUTING_SIGNS)
+        )
+    return edited, Scan(
+        spans=spans,
+        persistent=known.persistent,
+        priority=known.priority,
+        expiration=None,
+        user_id=known.user_id,
+        reply_to=known.reply_to,
+        has_headers=True,
+        needs_care=needs_care,
+    )
 
 
 def edit_headers(properties: bytes, remove: frozenset[str], add: dict[str, Any]) -> bytes:

@@ -1,0 +1,146 @@
+"""What is written on a dead letter: `x-death`, `x-first-death-*`, `x-last-death-*`.
+
+Most messages die for the first time and say nothing of deaths or copies in their headers. For these
+the same fields are put behind the headers as they stand, and nothing is decoded: the fields are
+encoded once for all messages of one address that die in one queue, for one reason, in one second.
+Every other message is taken apart. Event-loop thread only; nothing here outlives a crash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from leveret.model.message import Address, Headers, Message
+from leveret.model.properties import append_fields, edit_headers, replace
+from leveret.model.tables import encode_table
+from queues import ClassicQueue
+from queues.port import DeathReason
+
+if TYPE_CHECKING:
+    from leveret.broker.vhost import Plan
+
+Death = dict[str, Any]
+_MOST_KEPT = 4_096
+_LONGEST_TABLE = 4_096
+_TOLD = (b"CC", b"-death")
+"""Signs, somewhere in its properties, of a message that has to be taken apart."""
+
+
+@dataclass(slots=True)
+class Epitaph:
+    """For all messages that die alike; `plan` is where they go, once that is known."""
+
+    address: Address
+    fields: bytes
+    version: int
+    plan: Plan | None = None
+
+
+class Epitaphs:
+    def __init__(self) -> None:
+        self._second = 0
+        self._known: dict[tuple[ClassicQueue, DeathReason, str, str, str | None], Epitaph] = {}
+
+    def of(
+        self, queue: ClassicQueue, message: Message, reason: DeathReason, now_ms: int, version: int
+    ) -> Epitaph | None:
+        """What this message needs, if nothing it says itself has to be looked at.
+
+        `version` of the topology: what holds for one may not hold for the next.
+        """
+        properties = message.properties
+        if len(properties) > _LONGEST_TABLE or any(sign in properties for sign in _TOLD):
+            return None
+        if now_ms // 1000 != self._second or len(self._known) >= _MOST_KEPT:
+            self._second = now_ms // 1000
+            self._known.clear()
+        address = message.address
+        key = (
+            queue, reason, address.exchange, address.routing_key, message.scan.expiration
+        )  # fmt: skip
+        found = self._known.get(key)
+        if found is None or found.version != version:
+            death = _death(queue, message, reason, Headers(), now_ms)
+            fields = encode_table(_inscription([], death))[4:]
+            found = self._known[key] = Epitaph(_target(queue, message), fields, version)
+        return found
+
+
+def engraved(message: Message, epitaph: Epitaph) -> Message:
+    """The message as it goes on."""
+    properties, scan = append_fields(message.properties, message.scan, epitaph.fields)
+    return Message.of_parts(epitaph.address, properties, message.body, scan)
+
+
+def deaths_of(message: Message, headers: Headers) -> list[Death]:
+    if message.origin != 0:
+        return []
+    deaths = headers.get("x-death")
+    return [death for death in deaths if isinstance(death, dict)] if deaths else []
+
+
+def dead_message(
+    queue: ClassicQueue,
+    message: Message,
+    reason: DeathReason,
+    deaths: list[Death],
+    headers: Headers,
+    now_ms: int,
+) -> Message:
+    """The message as it goes on; `headers` become its headers. Nothing is decoded twice."""
+    own_key = queue.options.dead_letter_key
+    added = _inscription(deaths, _death(queue, message, reason, headers, now_ms))
+    removed = frozenset({"CC", "BCC"} if own_key is not None else {"BCC"})
+    properties = message.properties
+    if message.scan.expiration is not None:
+        properties = replace(properties, "expiration", None)
+    headers.properties = properties = edit_headers(properties, removed, added)
+    for name in removed:
+        headers.pop(name, None)
+    headers.update(added)
+    return Message.build(_target(queue, message), properties, message.body)
+
+
+def _target(queue: ClassicQueue, message: Message) -> Address:
+    options = queue.options
+    key = options.dead_letter_key
+    return Address.of(
+        options.dead_letter_exchange or "", key if key is not None else message.routing_key
+    )
+
+
+def _inscription(deaths: list[Death], death: Death) -> dict[str, Any]:
+    added = {"x-death": _with_death(deaths, death), **_marks("x-last-death", death)}
+    return added if deaths else added | _marks("x-first-death", death)
+
+
+def _death(
+    queue: ClassicQueue, message: Message, reason: DeathReason, headers: Headers, now_ms: int
+) -> Death:
+    copies = headers.get("CC")
+    death: Death = {
+        "count": 1,
+        "reason": str(reason),
+        "queue": queue.name,
+        "time": datetime.fromtimestamp(now_ms // 1000, UTC),
+        "exchange": message.exchange,
+        "routing-keys": [message.routing_key, *(copies if isinstance(copies, list) else [])],
+    }
+    if message.scan.expiration is not None:
+        death["original-expiration"] = message.scan.expiration
+    return death
+
+
+def _marks(prefix: str, death: Death) -> dict[str, str]:
+    return {f"{prefix}-{part}": death[part] for part in ("queue", "reason", "exchange")}
+
+
+def _with_death(deaths: list[Death], death: Death) -> list[Death]:
+    """Newest first, one per queue and reason, counting on."""
+    same = [d for d in deaths if (d["queue"], d["reason"]) == (death["queue"], death["reason"])]
+    others = [d for d in deaths if d not in same]
+    if not same:
+        return [death, *deaths]
+    return [{**same[0], "count": int(same[0]["count"]) + 1}, *others]

@@ -1,0 +1,83 @@
+"""Dead letters that are made without decoding are those that would be made with care."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.broker.epitaphs import Epitaphs, dead_message, engraved
+from leveret.model.message import Address, Message
+from leveret.model.properties import decode_properties, encode_properties, scan
+from queues import ClassicQueue, QueueSpec
+from queues.port import DeathReason, Upward
+
+NOW_MS = 1_700_000_000_999
+SHORT = st.text(max_size=20)
+VALUES = st.one_of(st.integers(-9, 1 << 40), SHORT, st.booleans(), st.lists(SHORT, max_size=2))
+TABLES = st.dictionaries(SHORT.filter(lambda key: "CC" not in key), VALUES, max_size=4)
+PROPERTIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "content_type": SHORT,
+        "content_encoding": SHORT,
+        "headers": TABLES,
+        "delivery_mode": st.sampled_from([1, 2]),
+        "priority": st.integers(0, 255),
+        "correlation_id": SHORT,
+        "reply_to": st.one_of(SHORT, st.just("amq.rabbitmq.reply-to")),
+        "expiration": st.integers(0, 10**6).map(str),
+        "message_id": SHORT,
+        "timestamp": st.integers(0, 1 << 40),
+        "user_id": SHORT,
+        "cluster_id": SHORT,
+    },
+)
+
+
+def dying_in(**arguments: Any) -> ClassicQueue:
+    nothing = Upward(lambda queue: None, now_ms=lambda: NOW_MS)
+    named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+    return ClassicQueue(QueueSpec("q", False, arguments=named), 1, nothing)
+
+
+@given(PROPERTIES, st.sampled_from([None, "grave"]), st.sampled_from(list(DeathReason)))
+def test_both_ways_make_the_same_message(
+    properties: dict[str, Any], key: str | None, reason: DeathReason
+) -> None:
+    own_key = {} if key is None else {"dead_letter_routing_key": key}
+    queue = dying_in(dead_letter_exchange="dlx", **own_key)
+    message = Message.build(Address.of("x", "k"), encode_properties(properties), b"body")
+    message.origin = 7
+    epitaph = Epitaphs().of(queue, message, reason, NOW_MS, 1)
+    assert epitaph is not None
+    quick = engraved(message, epitaph)
+    careful = dead_message(queue, message, reason, [], message.headers(), NOW_MS)
+    assert decode_properties(quick.properties) == decode_properties(careful.properties)
+    assert quick.scan == scan(quick.properties)
+    assert (quick.address, quick.body) == (careful.address, careful.body)
+    assert quick.content(1, 4096) == Message.build(
+        quick.address, quick.properties, b"body"
+    ).content(1, 4096)
+
+
+def message_with(**headers: Any) -> Message:
+    return Message.build(Address.of("", "q"), encode_properties({"headers": headers}), b"")
+
+
+def test_whoever_tells_of_copies_or_deaths_is_taken_apart() -> None:
+    queue, epitaphs = dying_in(dead_letter_exchange=""), Epitaphs()
+    for name in ("CC", "BCC", "x-death", "x-first-death-queue"):
+        message = message_with(**{name: ["a"]})
+        assert epitaphs.of(queue, message, DeathReason.EXPIRED, NOW_MS, 1) is None
+
+
+def test_fields_are_shared_within_a_second_and_a_topology() -> None:
+    queue, epitaphs = dying_in(dead_letter_exchange=""), Epitaphs()
+    ask = (queue, message_with(n=1), DeathReason.EXPIRED)
+    first = epitaphs.of(*ask, NOW_MS, 1)
+    assert epitaphs.of(queue, message_with(n=2), DeathReason.EXPIRED, NOW_MS, 1) is first
+    assert epitaphs.of(queue, message_with(n=2), DeathReason.REJECTED, NOW_MS, 1) is not first
+    assert epitaphs.of(*ask, NOW_MS, 2) is not first
+    assert epitaphs.of(*ask, NOW_MS + 1, 2) is not first
