@@ -10,18 +10,16 @@ import asyncio
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
-from bindings import Destination, DestinationKind
-from exchange import Exchange, ExchangeSpec
-from leveret.broker import firehose, governing, hooks
+from exchange import Exchange
+from leveret.broker import firehose, governing, hooks, recovery
 from leveret.broker.access.gate import Gate
 from leveret.broker.alarms import Alarms
 from leveret.broker.commits import Commits
 from leveret.broker.dead_letters import DeadLetters
 from leveret.broker.deadlines import Deadlines
-from leveret.broker.delays import KIND as DELAYS
 from leveret.broker.events import Events
 from leveret.broker.log_keeper import LogKeeper
 from leveret.broker.logs import Logs
@@ -34,29 +32,20 @@ from leveret.broker.upkeep import Upkeep
 from leveret.broker.users import User, Users, hash_password
 from leveret.broker.vhost import Plan, VirtualHost
 from leveret.config import Settings
-from leveret.model.arguments import load_arguments
 from leveret.model.clock import Clock, SystemClock
 from leveret.model.counters import Counters
-from leveret.model.errors import BrokerError
 from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.message import Message
 from leveret.model.store import (
-    BindingDefinition,
     Committed,
     Definition,
-    ExchangeDefinition,
     Failed,
     OnCommitted,
     OnFailed,
     Origin,
-    ParameterDefinition,
     PermissionDefinition,
-    PolicyDefinition,
     QueueDefinition,
-    Recovered,
     Store,
-    TopicPermissionDefinition,
-    UserDefinition,
     VhostDefinition,
 )
 from queues import ClassicQueue, Enqueued, HeldQueue, QueueSpec
@@ -160,7 +149,7 @@ class Broker:
         self._message_ids = self.store.ids
         self.queue_ids = itertools.count(recovered.last_queue_id + 1)
         self.origin_ids = itertools.count(recovered.last_origin_id + 1)
-        self._take_up(recovered)
+        recovery.take_up(self, recovered)
         if not self.vhosts:
             self._make_defaults()
         self.upkeep.start()
@@ -265,7 +254,7 @@ class Broker:
     # Virtual hosts -----------------------------------------------------------------------------
 
     def add_vhost(self, name: str, options: Mapping[str, Any] | None = None) -> VirtualHost:
-        vhost = self._make_vhost(name)
+        vhost = self.make_vhost(name)
         self.set_vhost_options(vhost, options or {})
         self.events.vhost(name, "created")
         return vhost
@@ -277,8 +266,8 @@ class Broker:
         self.store.save(VhostDefinition(vhost.name, json.dumps(vhost.options)))
         self.turn.schedule()
 
-    def _make_vhost(self, name: str) -> VirtualHost:
-        vhost = VirtualHost(name, self.store, self._make_queue, self.turn.touch, self.queue_ids)
+    def make_vhost(self, name: str) -> VirtualHost:
+        vhost = VirtualHost(name, self.store, self.make_queue, self.turn.touch, self.queue_ids)
         vhost.keep_unroutable = governing.KEEP[self.settings.history]
         vhost.on_queue_gone = lambda queue: self._queue_gone(vhost, queue)
         hooks.listen(self, vhost)
@@ -322,7 +311,7 @@ class Broker:
         """May this user open one more channel?"""
         governing.require_channel_room(self, user)
 
-    def _make_queue(
+    def make_queue(
         self, vhost: VirtualHost, spec: QueueSpec, definition: QueueDefinition
     ) -> HeldQueue:
         if spec.kind == "stream":
@@ -412,102 +401,6 @@ class Broker:
         self.alarms.set("store" if batch.is_fatal else "disk", f"{batch.error}")
         self.log_keeper.failed(batch.logs)
         self.commits.fail(batch.mark)
-
-    # Recovery ----------------------------------------------------------------------------------
-
-    def _take_up(self, recovered: Recovered) -> None:
-        kinds = recovered.definitions
-        self.log_keeper.ends = recovered.log_ends
-        _each(_of(VhostDefinition, kinds), self._take_up_vhost)
-        _each(_of(PolicyDefinition, kinds), self.policies.recover)
-        _each(_of(ParameterDefinition, kinds), self._take_up_parameter)
-        _each(_of(UserDefinition, kinds), self.users.recover)
-        _each(_of(PermissionDefinition, kinds), self.users.recover)
-        _each(_of(TopicPermissionDefinition, kinds), self.users.recover)
-        _each(_of(ExchangeDefinition, kinds), self._take_up_exchange)
-        _each(_of(QueueDefinition, kinds), lambda queue: self._take_up_queue(queue, recovered))
-        self.log_keeper.taken_up(kinds)
-        _each(_of(BindingDefinition, kinds), self._take_up_binding)
-        for name in self.vhosts:
-            governing.apply_limits(self, name)
-
-    def _take_up_vhost(self, definition: VhostDefinition) -> None:
-        vhost = self._make_vhost(definition.name)
-        vhost.options = json.loads(definition.options)
-        firehose.switch(self, vhost)
-
-    def _take_up_parameter(self, definition: ParameterDefinition) -> None:
-        if not self.stations.recover_key(definition):
-            self.parameters.recover(definition)
-
-    def _take_up_exchange(self, definition: ExchangeDefinition) -> None:
-        vhost = self.vhosts.get(definition.vhost)
-        if vhost is not None:
-            vhost.declare_exchange(
-                ExchangeSpec(
-                    definition.name,
-                    definition.kind,
-                    True,
-                    definition.auto_delete,
-                    definition.internal,
-                    load_arguments(definition.arguments),
-                )
-            )
-
-    def _take_up_queue(self, definition: QueueDefinition, recovered: Recovered) -> None:
-        if definition.id in recovered.damaged:
-            log.error("queue %r: %s", definition.name, recovered.damaged[definition.id])
-        vhost = self.vhosts.get(definition.vhost)
-        if vhost is None or not definition.durable:
-            return
-        if definition.kind == DELAYS:
-            parts = recovered.live.get(definition.id, ())
-            self.stations.delays.recover(vhost, definition, parts)
-            return
-        spec = QueueSpec(
-            definition.name,
-            True,
-            False,
-            definition.auto_delete,
-            load_arguments(definition.arguments),
-        )
-        if spec.kind == "stream":
-            self.log_keeper.take_up(vhost, spec, definition)
-            return
-        queue = self._make_queue(vhost, spec, definition)
-        if isinstance(queue, ClassicQueue) and queue.paging is not None:
-            live = recovered.live.get(definition.id, ())
-            attempts = recovered.attempts.get(definition.id, {})
-            queue.paging.recover(live, recovered.last_message_id, attempts)
-        vhost.adopt_queue(queue)
-
-    def _take_up_binding(self, definition: BindingDefinition) -> None:
-        vhost = self.vhosts.get(definition.vhost)
-        kind = DestinationKind(definition.destination_kind)
-        if vhost is None or definition.source not in vhost.exchanges:
-            return
-        vhost.bind(
-            definition.source,
-            Destination(kind, definition.destination),
-            definition.routing_key,
-            load_arguments(definition.arguments),
-        )
-
-
-def _of(kind: type[T], definitions: Iterable[Definition]) -> list[T]:
-    return [definition for definition in definitions if isinstance(definition, kind)]
-
-
-def _each(definitions: Iterable[D], take_up: Callable[[D], None]) -> None:
-    """A definition that rot has made unusable is left out, and must not keep others from use."""
-    for definition in definitions:
-        try:
-            take_up(definition)
-        except (BrokerError, LookupError, TypeError, ValueError) as error:
-            what = type(definition).__name__
-            log.error(
-                "a damaged %s %r is left out: %s", what, getattr(definition, "name", ""), error
-            )
 
 
 def _is_builtin(name: str) -> bool:
