@@ -14,7 +14,7 @@ FOR_DEV := $(VENV)/.installed-for-dev
 FOR_ALL := $(VENV)/.installed-for-all
 
 .DEFAULT_GOAL := check
-.PHONY: check help setup run test lint format bench torture ui docs-check wheel clean
+.PHONY: check help setup run test clients lint format bench torture ui docs-check wheel clean
 
 check: lint test  ## Lint, types and tests (the default)
 
@@ -28,6 +28,7 @@ setup: $(FOR_ALL) ui  ## Create .venv with everything that tests and lint need
 	@tools/system-part strace
 	@tools/system-part fuse
 	@tools/system-part rabbitmq
+	@$(BIN)/python -m tools.node_client
 
 run: $(FOR_RUN)  ## Start a broker (only its own dependencies are installed); ARGS="--memory ..."
 	@$(BIN)/python tools/build_ui.py --fetch-node || \
@@ -38,6 +39,11 @@ run: $(FOR_RUN)  ## Start a broker (only its own dependencies are installed); AR
 test: setup  ## Run the tests; K=expression chooses some, WORKERS=0 runs them in one process
 	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder \
 	    $(if $(K),-k "$(K)") $(ARGS)
+
+clients: $(FOR_DEV)  ## Try clients of other languages (Go, Ruby, Java, PHP, C, Node); installs them
+	@tools/system-part clients
+	@$(BIN)/python -m tools.node_client
+	$(BIN)/python -m pytest -m "clients or not clients" tests/clients $(ARGS)
 
 lint: $(FOR_ALL)  ## Check style, formatting and types
 	$(BIN)/ruff check .
