@@ -14,10 +14,11 @@ import socket
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from spark_sink.errors import SourceError
 from spark_sink.java import ensure_java
@@ -25,12 +26,14 @@ from spark_sink.java import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Result = TypeVar("Result")
 ROOT = Path(__file__).resolve().parents[1]
 _LOCAL = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\d+,\s*\d+,\s*\d+\]")
 _STANDALONE = re.compile(r"spark://[^/]+:\d+")
 _OTHER = re.compile(r"(yarn|k8s://.+)")
 _ANSWER_SECONDS = 5.0
+NICENESS = 10
 _SHIPPED = ("spark_sink", "leveret/model", "queues/log", "queues/storage")
 _LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 
@@ -75,17 +78,23 @@ def _answers(host: str, port: int) -> bool:
 
 @contextmanager
 def session(
-    name: str, master: str, settings: dict[str, str] | None = None
+    name: str, master: str, settings: dict[str, str] | None = None, niceness: int = NICENESS
 ) -> Iterator[SparkSession]:
-    """A session that knows the data source; stopped at the end, whatever happened."""
-    spark = start(name, master, settings)
+    """A session that knows the data source; stopped at the end, whatever happened.
+
+    Its processes give way to others: what reads stored data can wait, a broker on the same machine
+    cannot.
+    """
+    spark = start(name, master, settings, niceness)
     try:
         yield spark
     finally:
         spark.stop()
 
 
-def start(name: str, master: str, settings: dict[str, str] | None = None) -> SparkSession:
+def start(
+    name: str, master: str, settings: dict[str, str] | None = None, niceness: int = 0
+) -> SparkSession:
     if importlib.util.find_spec("pyspark") is None:
         raise SourceError("PySpark is not installed: run `pip install 'leveret[spark]'`.")
     check_master(master)
@@ -98,12 +107,25 @@ def start(name: str, master: str, settings: dict[str, str] | None = None) -> Spa
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (SETTINGS | _network(master) | (settings or {})).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = _as_a_nice_thread(builder.getOrCreate, niceness)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if not _LOCAL.fullmatch(master):
         spark.sparkContext.addPyFile(str(_shipped()))
     spark_sink.register(spark)
     return spark
+
+
+def _as_a_nice_thread(work: Callable[[], Result], niceness: int) -> Result:
+    """Linux counts niceness by thread: the JVM inherits it from the thread that starts it."""
+    if not niceness:
+        return work()
+
+    def lower() -> None:
+        with suppress(OSError):
+            os.nice(niceness)
+
+    with ThreadPoolExecutor(1, initializer=lower) as pool:
+        return pool.submit(work).result()
 
 
 def _prepare_workers() -> None:

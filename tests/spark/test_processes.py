@@ -18,6 +18,7 @@ from rich.console import Console
 
 from spark_sink.export import ExportOptions, export, plan_of, run
 from spark_sink.java import ensure_java, pip_java, system_java
+from spark_sink.session import _as_a_nice_thread
 from tests.spark.generator import FakeBroker
 from tests.spark.test_export import assert_exact, visible
 
@@ -125,6 +126,17 @@ def waited(question, seconds=90.0):
             return answer
         time.sleep(0.1)
     raise TimeoutError(question)
+
+
+def test_processes_of_a_job_give_way_and_its_own_do_not():
+    asked = [sys.executable, "-c", "import os; print(os.nice(0))"]
+    before = os.nice(0)
+
+    def niceness():
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+
+    told = _as_a_nice_thread(niceness, 1)
+    assert (int(told), os.nice(0)) == (min(before + 1, 19), before)
 
 
 def test_java_from_pip_starts_without_the_module_it_lacks(tmp_path):
