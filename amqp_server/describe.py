@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from amqp_server.certificates import Secured
     from amqp_server.channel import Channel
     from amqp_server.consumer import AmqpConsumer
     from amqp_server.session import Session
@@ -28,7 +29,7 @@ def describe_connection(session: Session) -> Row:
         "peer_port": peer[1],
         "host": local[0],
         "port": local[1],
-        "ssl": False,
+        **_describe_tls(session.line.secured),
         "channels": len(session.channels),
         "channel_max": session.channel_max,
         "frame_max": session.frame_max,
@@ -39,6 +40,19 @@ def describe_connection(session: Session) -> Row:
         "send_oct": session.sent,
         "send_pend": session.out_size,
         "node": session.broker.settings.node_name,
+    }
+
+
+def _describe_tls(secured: Secured | None) -> Row:
+    if secured is None:
+        return {"ssl": False}
+    return {
+        "ssl": True,
+        "ssl_protocol": secured.protocol,
+        "ssl_cipher": secured.cipher,
+        "peer_cert_subject": secured.subject,
+        "peer_cert_issuer": secured.issuer,
+        "peer_cert_validity": secured.validity,
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Protocol
 
+from amqp_server.certificates import Secured
+
 
 class Deaf(Enum):
     """Why a connection is not read for a while."""
@@ -20,6 +22,7 @@ class Line(Protocol):
 
     peer: tuple[str, int]
     local: tuple[str, int]
+    secured: Secured | None
 
     def write(self, data: bytes) -> None: ...
 

@@ -29,6 +29,7 @@ log = logging.getLogger("leveret.amqp")
 REFUSED_LOGIN_SECONDS = 3.0
 """How long a client that does not understand a close is kept waiting for its end."""
 MECHANISMS = "PLAIN AMQPLAIN"
+EXTERNAL = "EXTERNAL"
 
 CAPABILITIES = (
     "publisher_confirms",
@@ -55,17 +56,32 @@ def server_properties(broker: Broker) -> dict[str, Any]:
     }
 
 
+def mechanisms(session: Session) -> str:
+    """What a client may log in with: EXTERNAL only where a certificate says who it is."""
+    return f"{MECHANISMS} {EXTERNAL}" if _certified(session) else MECHANISMS
+
+
+def _certified(session: Session) -> str:
+    """The user that the client's certificate stands for; empty without one."""
+    secured = session.line.secured
+    return "" if secured is None else secured.user(session.broker.settings.tls_login)
+
+
 def begin(session: Session, method: Any) -> None:
     """connection.start-ok: a name and its proof."""
     session.client_properties = dict(method.client_properties or {})
     capabilities = session.client_properties.get("capabilities")
     session.capabilities = capabilities if isinstance(capabilities, dict) else {}
     session.mechanism = method.mechanism
-    name, password = credentials(method.mechanism, method.response)
+    logins, host = session.broker.access.logins, session.line.peer[0]
+    certified = _certified(session) if method.mechanism == EXTERNAL else ""
+    given = ("", "") if certified else credentials(method.mechanism, method.response)
     session.wire.state = ConnectionState.LOGGING_IN
     session.listening.stop(Deaf.LOGGING_IN)
-    logins = session.broker.access.logins
-    logins.begin(name, password, session.line.peer[0], partial(_decided, session, name))
+    if certified:
+        _decided(session, certified, logins.accept(certified, host))
+    else:
+        logins.begin(*given, host, partial(_decided, session, given[0]))
 
 
 def _decided(session: Session, name: str, answer: User | Refused) -> None:

@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from amqp_server.certificates import Secured, maybe_secured
 from amqp_server.patience import Patience
 from amqp_server.session import Session
 from amqp_server.strangers import Strangers
 from leveret.broker import Broker
+
+if TYPE_CHECKING:
+    import ssl
 
 BEAT_SECONDS = 0.25
 WRITE_HIGH_WATER = 256 * 1024
@@ -20,6 +24,7 @@ STOP_SECONDS = 2.0
 STALL_SECONDS = 1.5
 """Longer between two beats, and the silence of clients may be our own."""
 DEAD_PEER_MS = 60_000
+TLS_HANDSHAKE_SECONDS = 5.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 log = logging.getLogger("leveret.amqp")
@@ -36,12 +41,14 @@ class Connection(asyncio.Protocol):
         self._is_stranger = False
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
+        self.secured: Secured | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.peer = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
+        self.secured = maybe_secured(transport)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,7 +144,7 @@ class AmqpServer:
         self.strangers = Strangers(broker.settings)
         self._told_at = float("-inf")
         self._patience = Patience()
-        self._server: asyncio.Server | None = None
+        self._listening: list[asyncio.Server] = []
         self._beat: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event | None = None
 
@@ -164,14 +171,25 @@ class AmqpServer:
         if not self.sessions and self._all_gone is not None:
             self._all_gone.set()
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self), host, port, backlog=BACKLOG
-        )
+    def start(self) -> None:
+        """Beat, and hear of alarms; whoever wants clients calls `listen` as well."""
         self._schedule_beat()
         self.broker.alarms.subscribe(self._on_alarm)
-        bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+
+    async def listen(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None
+    ) -> tuple[str, int]:
+        """Accept clients here, over TLS if a context is given; where it listens now."""
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(self),
+            host,
+            port,
+            backlog=BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
+        )
+        self._listening.append(server)
+        bound: tuple[str, int] = server.sockets[0].getsockname()[:2]
         return bound
 
     def _schedule_beat(self) -> None:
@@ -212,8 +230,8 @@ class AmqpServer:
         """Stop accepting, ask clients to go, wait a moment, cut off the rest."""
         if self._beat is not None:
             self._beat.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._listening:
+            server.close()
         for session in list(self.sessions):
             session.close(reason)
         if self.sessions:

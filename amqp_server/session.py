@@ -24,7 +24,7 @@ from amqp_server.codec import (
 )
 from amqp_server.describe import describe_connection
 from amqp_server.line import Deaf, Line, Listening
-from amqp_server.login import MECHANISMS, begin, server_properties
+from amqp_server.login import begin, mechanisms, server_properties
 from amqp_server.wire import (
     BadProtocolHeader,
     ChannelState,
@@ -191,8 +191,8 @@ class Session:
     # From the wire -----------------------------------------------------------------------------
 
     def on_header(self) -> None:
-        start = commands.Connection.Start(0, 9, server_properties(self.broker), MECHANISMS, "en_US")
-        self._say(0, start)
+        ours = server_properties(self.broker)
+        self._say(0, commands.Connection.Start(0, 9, ours, mechanisms(self), "en_US"))
 
     def on_publish(self, channel: int, publish: Publish, messages: list[Message]) -> None:
         if not self.publishes:

@@ -1,11 +1,14 @@
-"""uvicorn on a socket that is already listening, inside the broker's own loop."""
+"""uvicorn on sockets that are already listening, inside the broker's own loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import uvicorn
 
@@ -14,6 +17,8 @@ from http_admin.patience import patient
 from http_admin.surroundings import HistorySource, Listener, Surroundings
 from leveret.broker import Broker
 
+TLS_HANDSHAKE_SECONDS = 5.0
+
 
 class _Quiet(uvicorn.Server):
     """The broker owns the signals and says itself when it is ready."""
@@ -21,9 +26,23 @@ class _Quiet(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self.secure: Sequence[tuple[socket.socket, ssl.SSLContext]] = ()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        config = self.config
+        protocol: Any = config.http_protocol_class
+        make = partial(
+            protocol,
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        for listening, tls in self.secure:
+            server = await asyncio.get_running_loop().create_server(
+                make, sock=listening, ssl=tls, ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS
+            )
+            self.servers.append(server)
         self.ready.set()
 
     @contextlib.contextmanager
@@ -57,8 +76,13 @@ class HttpServer:
         self._server = _Quiet(config)
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, listening: socket.socket) -> None:
-        self._task = asyncio.create_task(self._server.serve(sockets=[listening]))
+    async def start(
+        self,
+        plain: Sequence[socket.socket],
+        secure: Sequence[tuple[socket.socket, ssl.SSLContext]] = (),
+    ) -> None:
+        self._server.secure = secure
+        self._task = asyncio.create_task(self._server.serve(sockets=list(plain)))
         ready = asyncio.create_task(self._server.ready.wait())
         await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()

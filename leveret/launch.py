@@ -29,6 +29,7 @@ from leveret.model.store import OnCommitted, OnFailed, Store, StoreError
 
 if TYPE_CHECKING:
     from http_admin.server import HttpServer
+    from leveret.tls import Tls
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 CALL_SECONDS = 60.0
@@ -54,8 +55,11 @@ class RunningBroker:
         self.amqp = AmqpServer(self.broker)
         self.amqp_address = ("", 0)
         self.http_address: tuple[str, int] | None = None
+        self.amqps_address: tuple[str, int] | None = None
+        self.https_address: tuple[str, int] | None = None
+        self.tls: Tls | None = None
         self.stop_requested = asyncio.Event()
-        self._http_socket: socket.socket | None = None
+        self._http_sockets: list[socket.socket] = []
         self._http_start: asyncio.Task[HttpServer] | None = None
 
     def _make_store(self, on_committed: OnCommitted, on_failed: OnFailed) -> Store:
@@ -75,15 +79,20 @@ class RunningBroker:
     @property
     def url(self) -> str:
         """Where clients connect to, with the default user."""
-        host, port = self.amqp_address
         settings = self.settings
-        return f"amqp://{settings.default_user}:{settings.default_password}@{host}:{port}/"
+        host, port = self.amqp_address
+        scheme = "amqp"
+        if not settings.plain_enabled and self.amqps_address is not None:
+            scheme, (host, port) = "amqps", self.amqps_address
+        return f"{scheme}://{settings.default_user}:{settings.default_password}@{host}:{port}/"
 
     @property
     def http_url(self) -> str:
-        if self.http_address is None:
-            raise RuntimeError("this broker serves no HTTP")
-        return "http://{}:{}".format(*self.http_address)
+        if self.http_address is not None:
+            return "http://{}:{}".format(*self.http_address)
+        if self.https_address is not None:
+            return "https://{}:{}".format(*self.https_address)
+        raise RuntimeError("this broker serves no HTTP")
 
     async def start(self) -> None:
         settings = self.settings
@@ -92,31 +101,62 @@ class RunningBroker:
         except StoreError as error:
             raise LaunchError(str(error)) from error
         try:
-            self.amqp_address = await self.amqp.start(settings.host, settings.amqp_port)
-            if settings.http_enabled:
-                self._http_socket = _listen(settings.host, settings.http_port)
-                self.http_address = self._http_socket.getsockname()[:2]
-        except OSError as error:
+            self.amqp.start()
+            if settings.plain_enabled:
+                self.amqp_address = await self.amqp.listen(settings.host, settings.amqp_port)
+                self.http_address = self._listen_for_http(settings.http_port)
+            if settings.tls_cert or not settings.plain_enabled:
+                await self._listen_securely()
+        except (OSError, LaunchError) as error:
             await self.stop()
+            if isinstance(error, LaunchError):
+                raise
             raise LaunchError(_cannot_listen(settings, error)) from error
-        if self._http_socket is not None:
+        for listening in self._http_sockets:
             # Readable: a client is waiting to be accepted, and goes on waiting until it is.
-            loop = asyncio.get_running_loop()
-            loop.add_reader(self._http_socket, self._start_http, self._http_socket)
+            asyncio.get_running_loop().add_reader(listening, self._start_http)
 
-    def _start_http(self, listening: socket.socket) -> asyncio.Task[HttpServer]:
+    async def _listen_securely(self) -> None:
+        from leveret.tls import Tls, TlsError
+
+        settings = self.settings
+        try:
+            self.tls = Tls(settings)
+        except TlsError as error:
+            raise LaunchError(f"{error}.") from None
+        self.tls.watch()
+        context = self.tls.context
+        self.amqps_address = await self.amqp.listen(settings.host, settings.amqps_port, context)
+        self.https_address = self._listen_for_http(settings.https_port)
+
+    def _listen_for_http(self, port: int) -> tuple[str, int] | None:
+        if not self.settings.http_enabled:
+            return None
+        listening = _listen(self.settings.host, port)
+        self._http_sockets.append(listening)
+        host, bound = listening.getsockname()[:2]
+        return host, bound
+
+    def _start_http(self) -> asyncio.Task[HttpServer]:
         if self._http_start is None:
-            asyncio.get_running_loop().remove_reader(listening)
-            self._http_start = asyncio.create_task(self._serve_http(listening))
+            self._forget_http_clients()
+            self._http_start = asyncio.create_task(self._serve_http())
         return self._http_start
 
-    async def _serve_http(self, listening: socket.socket) -> HttpServer:
+    def _forget_http_clients(self) -> None:
+        for listening in self._http_sockets:
+            asyncio.get_running_loop().remove_reader(listening)
+
+    async def _serve_http(self) -> HttpServer:
+        sockets = list(self._http_sockets)
+        secure = [(sockets.pop(), self.tls.context)] if self.tls is not None else []
         try:
             server = await asyncio.to_thread(self._make_http)
-            await server.start(listening)
+            await server.start(sockets, secure)
         except Exception:
             log.exception("the HTTP API cannot start; AMQP goes on")
-            listening.close()  # clients are refused instead of left waiting
+            for listening in self._http_sockets:
+                listening.close()  # clients are refused instead of left waiting
             raise
         return server
 
@@ -125,26 +165,32 @@ class RunningBroker:
         from http_admin.server import HttpServer
         from leveret.history_source import StoredHistory
 
-        listeners = [("amqp", *self.amqp_address)]
-        if self.http_address is not None:
-            listeners.append(("http", *self.http_address))
+        named = {
+            "amqp": self.amqp_address if self.settings.plain_enabled else None,
+            "http": self.http_address,
+            "amqp/ssl": self.amqps_address,
+            "https": self.https_address,
+        }
+        listeners = [(name, *address) for name, address in named.items() if address is not None]
         return HttpServer(self.broker, self.stop_requested.set, listeners, StoredHistory())
 
     async def http_ready(self) -> None:
         """Have the HTTP API up, without waiting for its first client."""
-        if self._http_socket is not None:
-            await asyncio.shield(self._start_http(self._http_socket))
+        if self._http_sockets:
+            await asyncio.shield(self._start_http())
 
     async def stop(self) -> None:
         """Ask clients to go, then make everything durable."""
         await self.amqp.stop()
+        if self.tls is not None:
+            self.tls.stop()
         if self._http_start is not None:
             with contextlib.suppress(Exception):
                 await (await self._http_start).stop()
-        elif self._http_socket is not None:
-            asyncio.get_running_loop().remove_reader(self._http_socket)
-        if self._http_socket is not None:
-            self._http_socket.close()
+        else:
+            self._forget_http_clients()
+        for listening in self._http_sockets:
+            listening.close()
         await self.broker.stop()
 
     async def __aenter__(self) -> RunningBroker:
@@ -162,7 +208,8 @@ class RunningBroker:
 
 def in_process_settings(**changes: Any) -> Settings:
     """A broker for one process: free ports, nothing on disk unless a directory is named."""
-    defaults: dict[str, Any] = {"amqp_port": 0, "http_port": 0, "http_enabled": False}
+    ports = ("amqp_port", "http_port", "amqps_port", "https_port")
+    defaults: dict[str, Any] = {**dict.fromkeys(ports, 0), "http_enabled": False}
     if "data_dir" not in changes:
         defaults["memory"] = True
     return Settings(**(defaults | changes))
@@ -272,6 +319,8 @@ async def _serve(settings: Settings) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, running.stop_requested.set)
     async with running:
+        if running.tls is not None:
+            loop.add_signal_handler(signal.SIGHUP, running.tls.reload)
         _announce(running)
         _settle_garbage_collector()
         await running.stop_requested.wait()
@@ -279,10 +328,17 @@ async def _serve(settings: Settings) -> None:
 
 
 def _announce(running: RunningBroker) -> None:
-    amqp = "{}:{}".format(*running.amqp_address)
-    http = "{}:{}".format(*running.http_address) if running.http_address else "off"
-    sys.stdout.write(f"leveret ready amqp={amqp} http={http}\n")
+    plain = running.amqp_address if running.settings.plain_enabled else None
+    where = {"amqp": plain, "http": running.http_address}
+    if running.tls is not None:
+        where |= {"amqps": running.amqps_address, "https": running.https_address}
+    said = (f"{name}={_shown(address)}" for name, address in where.items())
+    sys.stdout.write(f"leveret ready {' '.join(said)}\n")
     sys.stdout.flush()
+
+
+def _shown(address: tuple[str, int] | None) -> str:
+    return "{}:{}".format(*address) if address is not None else "off"
 
 
 def _settle_garbage_collector() -> None:

@@ -36,6 +36,7 @@ class Target:
     product: str = "Leveret"
     http_port: int = 0
     pid: int = 0
+    amqps_port: int = 0
 
     @property
     def is_rabbitmq(self) -> bool:
@@ -115,6 +116,7 @@ def _wait_ready(process: subprocess.Popen[str]) -> Target:
                 int(port),
                 http_port=int(http_port) if http_port.isdecimal() else 0,
                 pid=process.pid,
+                amqps_port=int(where.get("amqps", ":0").rpartition(":")[2]),
             )
     raise AssertionError(f"leveret ended before it was ready, exit code {process.wait()}")
 

@@ -1,0 +1,113 @@
+"""TLS: one context for all listeners, whose certificate can be renewed while they listen.
+
+TLS 1.2 and 1.3, forward secrecy and authenticated ciphers only. Files are tried on a context of
+their own first: a pair that does not fit together (one file of two replaced so far) changes
+nothing, is logged, and is tried again. New handshakes see a new certificate, open connections go on
+with the old one. Authorities for client certificates are added to by a reload; to take one away,
+restart. Runs on the loop; a look at the files every few seconds is all it costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+
+from leveret.config import Settings
+
+log = logging.getLogger("leveret.tls")
+
+HANDSHAKE_SECONDS = 5.0
+LOOK_SECONDS = 5.0
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+_VERIFY = {
+    "none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED,
+}  # fmt: skip
+
+
+class TlsError(Exception):
+    """TLS cannot be set up; the text is one sentence for people."""
+
+
+class Tls:
+    def __init__(self, settings: Settings) -> None:
+        _check(settings)
+        self._settings = settings
+        self._seen = self._stamp()
+        self.context = make_context(settings)
+        self._look: asyncio.TimerHandle | None = None
+
+    def reload(self) -> bool:
+        """Take what the files hold now; False and a line in the log if that cannot be used."""
+        self._seen = self._stamp()
+        try:
+            make_context(self._settings)
+        except TlsError as error:
+            log.error("the certificate stays as it was: %s", error)
+            return False
+        _load(self.context, self._settings)
+        log.info("certificate loaded from %s", self._settings.tls_cert)
+        return True
+
+    def watch(self) -> None:
+        """Look at the files again and again, until `stop`."""
+        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        if self._stamp() != self._seen:
+            self.reload()
+        self.watch()
+
+    def stop(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+
+    def _stamp(self) -> list[tuple[int, int, int] | None]:
+        settings = self._settings
+        names = (settings.tls_cert, settings.tls_key, settings.tls_ca)
+        return [_stat(name) for name in names if name]
+
+
+def _stat(name: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(name)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _check(settings: Settings) -> None:
+    if not settings.tls_cert or not settings.tls_key:
+        raise TlsError("tls_cert and tls_key go together; one of them is missing")
+    if settings.tls_verify != "none" and not settings.tls_ca:
+        raise TlsError(f"tls_verify is {settings.tls_verify}; that needs tls_ca")
+    if settings.tls_login != "off" and settings.tls_verify == "none":
+        raise TlsError(f"tls_login is {settings.tls_login}; that needs tls_verify")
+
+
+def make_context(settings: Settings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(CIPHERS)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.verify_mode = _VERIFY[settings.tls_verify]
+    _load(context, settings)
+    return context
+
+
+def _no_passphrase() -> str:
+    """Asked for by OpenSSL; without this it would ask the terminal."""
+    raise ValueError("the key has a passphrase, and nobody is there to give it")
+
+
+def _load(context: ssl.SSLContext, settings: Settings) -> None:
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, _no_passphrase)
+        if settings.tls_ca:
+            context.load_verify_locations(settings.tls_ca)
+    except (OSError, ValueError) as error:
+        files = f"{settings.tls_cert} and {settings.tls_key}"
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise TlsError(f"{files} cannot be used: {why}") from None

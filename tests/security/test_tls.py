@@ -1,0 +1,326 @@
+"""R-38: TLS for AMQP and HTTP; certificates made here, renewed while the broker runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import httpx
+import pika
+import pytest
+import trustme
+from pika.credentials import ExternalCredentials
+
+import leveret
+from amqp_server.certificates import Secured
+from leveret.launch import LaunchError
+from leveret.tls import make_context
+from tests.support.brokers import running_leveret
+
+PATIENCE = 30.0
+
+
+class Authority:
+    """A certificate authority with a broker's files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca = trustme.CA()
+        self.cert, self.key, self.ca_file = (folder / name for name in ("c.pem", "k.pem", "ca.pem"))
+        self.ca.cert_pem.write_to_path(self.ca_file)
+        self.issue()
+
+    def issue(self) -> None:
+        made = self.ca.issue_cert("localhost", "127.0.0.1")
+        chain = b"".join(part.bytes() for part in made.cert_chain_pems)
+        for path, octets in ((self.cert, chain), (self.key, made.private_key_pem.bytes())):
+            fresh = path.with_suffix(".new")
+            fresh.write_bytes(octets)
+            fresh.replace(path)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"tls_cert": str(self.cert), "tls_key": str(self.key), "http_enabled": True}
+
+    def client(self, name: str = "") -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        self.ca.configure_trust(context)
+        if name:
+            self.ca.issue_cert("localhost", common_name=name).configure_cert(context)
+        return context
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@contextlib.contextmanager
+def _broker(**settings: Any) -> Iterator[leveret.Broker]:
+    with leveret.ThreadedBroker(leveret.in_process_settings(**settings)) as threaded:
+        assert threaded.running is not None
+        yield threaded.running
+
+
+@pytest.fixture(scope="module")
+def running(authority: Authority) -> Iterator[leveret.Broker]:
+    with _broker(**authority.settings) as running:
+        yield running
+
+
+def _address(running: leveret.Broker) -> tuple[str, int]:
+    assert running.amqps_address is not None
+    return running.amqps_address
+
+
+def _pika(running: leveret.Broker, context: ssl.SSLContext, **more: Any) -> Any:
+    host, port = _address(running)
+    options = pika.SSLOptions(context, "localhost")
+    return pika.BlockingConnection(
+        pika.ConnectionParameters(host, port, ssl_options=options, **more)
+    )
+
+
+def _shown(running: leveret.Broker, context: ssl.SSLContext) -> bytes:
+    """The certificate the broker shows to a new client."""
+    with (
+        socket.create_connection(_address(running), PATIENCE) as raw,
+        context.wrap_socket(raw, server_hostname="localhost") as wrapped,
+    ):
+        shown = wrapped.getpeercert(binary_form=True)
+        assert shown is not None
+        return shown
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_pika_over_tls(running: leveret.Broker, authority: Authority) -> None:
+    connection = _pika(running, authority.client())
+    channel = connection.channel()
+    channel.queue_declare("q", exclusive=True)
+    channel.basic_publish("", "q", b"x" * 300_000)
+    _until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1)
+    _, _, got = channel.basic_get("q", auto_ack=True)
+    assert got == b"x" * 300_000
+    with httpx.Client(base_url=running.http_url, auth=("guest", "guest")) as api:
+        (row,) = api.get("/api/connections").json()
+    assert row["ssl"] is True and row["ssl_protocol"].startswith("TLSv1.")
+    assert row["peer_cert_subject"] == ""
+    connection.close()
+
+
+async def test_aio_pika_over_tls(running: leveret.Broker, authority: Authority) -> None:
+    host, port = _address(running)
+    connection = await aio_pika.connect(
+        host=host, port=port, ssl=True, ssl_context=authority.client()
+    )
+    async with connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue("", exclusive=True)
+        await channel.default_exchange.publish(aio_pika.Message(b"hello"), queue.name)
+        message = await queue.get(no_ack=True, timeout=PATIENCE)
+        assert message.body == b"hello"
+
+
+def test_http_over_tls(running: leveret.Broker, authority: Authority) -> None:
+    assert running.https_address is not None
+    url = "https://{}:{}".format(*running.https_address)
+    with httpx.Client(base_url=url, verify=authority.client()) as api:
+        answer = api.post("/api/login", json={"username": "guest", "password": "guest"})
+        assert answer.status_code == 200
+        assert "Secure" in answer.headers["set-cookie"]
+        assert answer.headers["strict-transport-security"].startswith("max-age=")
+        listeners = api.get("/api/overview", auth=("guest", "guest")).json()["listeners"]
+    assert {one["protocol"] for one in listeners} == {"amqp", "http", "amqp/ssl", "https"}
+
+
+def test_only_tls_1_2_and_1_3(running: leveret.Broker, authority: Authority) -> None:
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = authority.client()
+        context.minimum_version = context.maximum_version = version
+        assert _shown(running, context)
+    old = authority.client()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        old.minimum_version = ssl.TLSVersion.TLSv1
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.raises(ssl.SSLError):
+        _shown(running, old)
+
+
+def test_only_ciphers_that_are_forward_secret_and_authenticated(authority: Authority) -> None:
+    context = make_context(leveret.in_process_settings(**authority.settings))
+    names = [one["name"] for one in context.get_ciphers()]
+    assert names
+    for name in names:
+        assert name.startswith(("TLS_", "ECDHE-")) and ("GCM" in name or "CHACHA20" in name), name
+
+
+@pytest.mark.parametrize("said", [b"AMQP\x00\x00\x09\x01", b"GET / HTTP/1.1\r\n\r\n"])
+def test_plain_client_on_the_tls_port_is_closed(running: leveret.Broker, said: bytes) -> None:
+    for address in (_address(running), running.https_address):
+        assert address is not None
+        with socket.create_connection(address, PATIENCE) as raw:
+            raw.sendall(said)
+            with contextlib.suppress(ConnectionError):
+                while raw.recv(4096):  # an alert perhaps, then the end
+                    pass
+
+
+def test_tls_client_on_the_plain_port_is_told_the_protocol(
+    running: leveret.Broker,
+) -> None:
+    with socket.create_connection(running.amqp_address, PATIENCE) as raw:
+        raw.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        heard = b""
+        with contextlib.suppress(ConnectionError):
+            while data := raw.recv(4096):
+                heard += data
+    assert heard == b"AMQP\x00\x00\x09\x01"
+
+
+def test_handshake_that_stalls_is_dropped(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqp_server.server.TLS_HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("http_admin.server.TLS_HANDSHAKE_SECONDS", 0.2)
+    with _broker(**authority.settings) as running:
+        for address in (_address(running), running.https_address):
+            assert address is not None
+            with (
+                contextlib.suppress(ConnectionError),
+                socket.create_connection(address, PATIENCE) as raw,
+            ):
+                assert raw.recv(1) == b""
+
+
+# Renewal -----------------------------------------------------------------------------------------
+
+
+def test_changed_files_are_taken_and_open_connections_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.tls.LOOK_SECONDS", 0.02)
+    own = Authority(tmp_path)
+    with _broker(**own.settings) as running:
+        before = _shown(running, own.client())
+        connection = _pika(running, own.client())
+        own.issue()
+        _until(lambda: _shown(running, own.client()) != before)
+        connection.channel().queue_declare("still", exclusive=True)
+        connection.close()
+
+
+def test_files_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
+    own = Authority(tmp_path)
+    with _broker(**own.settings) as running:
+        before, tls = _shown(running, own.client()), running.tls
+        assert tls is not None
+        for broken in (b"", b"nonsense", trustme.CA().issue_cert("x").private_key_pem.bytes()):
+            own.key.write_bytes(broken)
+            assert tls.reload() is False
+            assert _shown(running, own.client()) == before
+        own.issue()
+        assert tls.reload() is True
+        assert _shown(running, own.client()) != before
+
+
+def test_sighup_renews_the_certificate(tmp_path: Path) -> None:
+    own = Authority(tmp_path)
+    environment = {
+        "LEVERET_TLS_CERT": str(own.cert),
+        "LEVERET_TLS_KEY": str(own.key),
+        "LEVERET_AMQPS_PORT": "0",
+        "LEVERET_HTTPS_PORT": "0",
+        "LEVERET_HTTP_ENABLED": "false",
+    }
+    with running_leveret(environment=environment) as target:
+        port = target.amqps_port
+
+        def shown() -> bytes:
+            with (
+                socket.create_connection((target.host, port), PATIENCE) as raw,
+                own.client().wrap_socket(raw, server_hostname="localhost") as wrapped,
+            ):
+                return wrapped.getpeercert(binary_form=True) or b""
+
+        before = shown()
+        own.issue()
+        os.kill(target.pid, signal.SIGHUP)
+        _until(lambda: shown() != before)
+
+
+# Certificates of clients -------------------------------------------------------------------------
+
+
+def test_client_certificate_is_who_one_is(authority: Authority) -> None:
+    settings = {
+        **authority.settings, "tls_ca": str(authority.ca_file),
+        "tls_verify": "required", "tls_login": "common_name", "plain_enabled": False,
+    }  # fmt: skip
+    with _broker(**settings) as running:
+        assert running.http_address is None and running.url.startswith("amqps://")
+        external = ExternalCredentials()
+        connection = _pika(running, authority.client("guest"), credentials=external)
+        (row,) = running.broker.connections
+        facts = row.describe()
+        assert facts["auth_mechanism"] == "EXTERNAL" and facts["user"] == "guest"
+        assert facts["peer_cert_subject"].startswith("CN=guest,")
+        connection.close()
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            _pika(running, authority.client("nobody-here"), credentials=external)
+        with pytest.raises((pika.exceptions.AMQPConnectionError, ssl.SSLError)):
+            _pika(running, authority.client())
+        stranger = trustme.CA()
+        context = authority.client()
+        stranger.issue_cert("localhost", common_name="guest").configure_cert(context)
+        with pytest.raises((pika.exceptions.AMQPConnectionError, ssl.SSLError)):
+            _pika(running, context, credentials=external)
+
+
+def test_external_is_not_offered_without_a_certificate(
+    running: leveret.Broker, authority: Authority
+) -> None:
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        _pika(running, authority.client("guest"), credentials=ExternalCredentials())
+
+
+def test_names_of_a_certificate() -> None:
+    secured = Secured(common_name="ann", subject="CN=ann,O=x")
+    assert secured.user("common_name") == "ann"
+    assert secured.user("distinguished_name") == "CN=ann,O=x"
+    assert secured.user("off") == ""
+
+
+# Settings ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tls_cert": "/nowhere/c.pem", "tls_key": "/nowhere/k.pem"}, "cannot be used: No such"),
+        ({"tls_cert": "/nowhere/c.pem"}, "go together"),
+        ({"plain_enabled": False}, "go together"),
+        ({"tls_cert": "c", "tls_key": "k", "tls_verify": "required"}, "needs tls_ca"),
+        ({"tls_cert": "c", "tls_key": "k", "tls_login": "common_name"}, "needs tls_verify"),
+    ],
+)
+async def test_settings_that_do_not_fit_stop_the_start(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(LaunchError, match=words):
+        async with leveret.Broker(leveret.in_process_settings(**changes)):
+            await asyncio.sleep(0)
