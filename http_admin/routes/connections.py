@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
 
-from http_admin import shapes
+from http_admin import shapes_clients as shapes
 from http_admin.auth import CurrentUser, Hub, sees_everything, vhost_for, visible_vhosts
 from http_admin.errors import ApiError, not_found
 from http_admin.listing import List, Wanted, listed
@@ -119,7 +119,7 @@ def _list_channels(
     )
 
 
-@router.get("/channels/{name:seg}", tags=["channels"], response_model=shapes.ChannelRow)
+@router.get("/channels/{name:seg}", tags=["channels"], response_model=shapes.ChannelPage)
 def get_channel(name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
     """One channel, with its consumers."""
     for one in _visible(hub, user):

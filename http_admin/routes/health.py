@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, Field
 
 from http_admin.answers import JsonAnswer
 from http_admin.auth import CurrentUser, Hub, vhost_for
@@ -15,11 +15,23 @@ from leveret.broker import Broker
 from leveret.model.store import StoreState
 
 
-class Health(BaseModel):
-    model_config = ConfigDict(extra="allow")
+class RaisedAlarm(BaseModel):
+    node: str
+    resource: str
+    reason: str
 
+
+class Health(BaseModel):
     status: Literal["ok", "failed"]
     reason: str | None = None
+    alarms: list[RaisedAlarm] | None = None
+    current: int | None = Field(default=None, description="Open connections.")
+    limit: str | None = None
+    port: int | None = None
+    ports: list[int] | None = None
+    protocol: str | None = None
+    protocols: list[str] | None = None
+    missing: int | str | None = Field(default=None, description="The port or protocol asked for.")
 
 
 _FAILED: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Not well."}}

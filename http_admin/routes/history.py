@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
@@ -19,6 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from http_admin.auth import CurrentUser, Hub, require_tag, visible_vhosts
 from http_admin.durable import until_durable
 from http_admin.errors import ApiError, bad_request, not_found
+from http_admin.shapes import MessageProperties
 from http_admin.surroundings import Around, HistorySource
 from http_admin.views import Row
 from leveret.broker import Broker, Right, User
@@ -55,8 +56,21 @@ class TraceEvent(BaseModel):
     detail: str | None
 
 
+class TracedMessage(BaseModel):
+    id: int
+    vhost: str
+    exchange: str
+    routing_key: str
+    time_ms: int
+    properties: MessageProperties
+    payload_bytes: int
+    kept: str = Field(description="full, metadata or nothing.")
+    payload: str | None = None
+    payload_encoding: str | None = None
+
+
 class TraceRow(BaseModel):
-    message: dict[str, Any]
+    message: TracedMessage
     events: list[TraceEvent]
 
 
@@ -224,9 +238,33 @@ def _no_arrow(error: ImportError) -> ApiError:
     return ApiError(501, f"reading history needs pyarrow: pip install 'leveret[spark]' ({error})")
 
 
+class HistorySplit(BaseModel):
+    from_id: int
+    to_id: int
+    rows: int = Field(description="At most so many.")
+    queue_id: int | None
+
+
+class HistoryCount(BaseModel):
+    rows: int
+    bytes: int | None = None
+
+
+class HistoryRanges(BaseModel):
+    """A range is its first id and the one after its last."""
+
+    tables: list[str]
+    identity: str = Field(description="Other than before: the data directory is another.")
+    messages: tuple[int, int]
+    events: tuple[int, int]
+    logs: dict[int, tuple[int, int]] = Field(description="By the number of the queue.")
+    splits: list[HistorySplit] | None = None
+    count: HistoryCount | None = None
+
+
 @router.get(
     "/history/ranges",
-    response_model=dict[str, Any],
+    response_model=HistoryRanges,
     dependencies=[require_tag("monitoring")],
 )
 async def history_ranges(hub: Hub, user: CurrentUser, around: Around, request: Request) -> Row:

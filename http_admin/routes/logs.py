@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
 from http_admin.content import body_of, checked_properties, shown_body, shown_values
 from http_admin.durable import until_durable
+from http_admin.shapes import MessageProperties
 from http_admin.views import Row
 from leveret.broker import Broker, Right, User
 from leveret.broker.logs import LogRecord, NewRecord
@@ -39,6 +40,17 @@ class Segment(BaseModel):
     sealed: bool
 
 
+class Damage(BaseModel):
+    """A stretch of a file that cannot be read; its records are skipped."""
+
+    segment: int
+    position: int
+    length: int
+    first_offset: int
+    next_offset: int
+    reason: str
+
+
 class Partition(BaseModel):
     index: int
     queue: str
@@ -47,13 +59,27 @@ class Partition(BaseModel):
     messages: int
     bytes: int
     segments: list[Segment]
+    damage: list[Damage]
+    cut_bytes: int = Field(description="Octets cut off its end when it was opened.")
+    duplicates: int = Field(description="Records of idempotent producers that were there already.")
+    gaps: int = Field(description="Records refused because the ones before them are missing.")
+
+
+class Retention(BaseModel):
+    max_age: str | None
+    max_length_bytes: int | None
 
 
 class Log(BaseModel):
     name: str
     vhost: str
     partitions: list[Partition]
-    retention: dict[str, Any]
+    partitioned: bool
+    arguments: dict[str, Any]
+    retention: Retention
+    max_age: str | None
+    max_age_ms: int | None
+    max_length_bytes: int | None
     cleanup_policy: str
     messages: int
     bytes: int
@@ -143,7 +169,7 @@ class RecordRow(BaseModel):
     value: str
     encoding: str
     headers: dict[str, Any]
-    properties: dict[str, Any]
+    properties: MessageProperties
 
 
 class RecordRows(BaseModel):
@@ -218,6 +244,7 @@ class Member(BaseModel):
     consumer_tag: str
     connection: str
     partitions: list[int]
+    unacknowledged: int
 
 
 class GroupPartition(BaseModel):
@@ -229,8 +256,11 @@ class GroupPartition(BaseModel):
 
 class Group(BaseModel):
     group: str
+    commit: str = Field(description="When offsets are committed.")
+    commit_interval_ms: int | None
     members: list[Member]
     partitions: list[GroupPartition]
+    lag: int
 
 
 class FetchBody(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
@@ -13,6 +13,7 @@ from http_admin.durable import until_durable
 from http_admin.errors import ApiError, not_found
 from http_admin.fields import Table
 from http_admin.routes.topology import exchange_name
+from http_admin.shapes import BindingRow, MessageProperties
 from http_admin.views import Row, binding_row
 from leveret.broker import Action, Broker
 from leveret.broker.messages import Getter, Seen, Taken, browse, find_way, publish
@@ -98,7 +99,7 @@ class GotMessage(BaseModel):
     exchange: str
     routing_key: str
     message_count: int = Field(description="How many were ready behind this one.")
-    properties: dict[str, Any]
+    properties: MessageProperties
 
 
 @router.post("/queues/{vhost:seg}/{name:seg}/get", response_model=list[GotMessage])
@@ -146,7 +147,7 @@ class SeenMessage(BaseModel):
     redelivered: bool
     exchange: str
     routing_key: str
-    properties: dict[str, Any]
+    properties: MessageProperties
 
 
 @router.get("/queues/{vhost:seg}/{name:seg}/browse", response_model=list[SeenMessage])
@@ -194,17 +195,9 @@ class RouteBody(BaseModel):
     headers: Table = Field(default_factory=dict)
 
 
-class RouteStep(BaseModel):
-    source: str
-    destination: str
-    destination_type: str
-    routing_key: str
-    arguments: dict[str, Any]
-
-
 class RouteAnswer(BaseModel):
     queues: list[str]
-    path: list[RouteStep] = Field(description="The bindings it would pass through, in order.")
+    path: list[BindingRow] = Field(description="The bindings it would pass through, in order.")
 
 
 @router.post("/route/{vhost:seg}", response_model=RouteAnswer)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 from http_admin.auth import CurrentUser, Hub, get_doorkeeper, require_tag
 from http_admin.durable import until_durable
+from http_admin.shapes_broker import Alarm
 from http_admin.surroundings import Around
 from http_admin.views import Row
 from leveret.broker import Broker
@@ -33,9 +34,8 @@ class SettingRow(BaseModel):
     description: str
 
 
-class AlarmRow(BaseModel):
-    name: str
-    reason: str
+class Stopping(BaseModel):
+    status: str
 
 
 @router.get("/settings", response_model=list[SettingRow], dependencies=[require_tag("monitoring")])
@@ -64,13 +64,13 @@ def _source(settings: Settings, key: Key, value: object) -> str:
     return "configured"
 
 
-@router.get("/alarms", response_model=list[AlarmRow])
+@router.get("/alarms", response_model=list[Alarm])
 def alarms(hub: Hub, user: CurrentUser) -> list[Row]:
     """Alarms that hold publishers back right now."""
     return [{"name": name, "reason": why} for name, why in hub.alarms.raised.items()]
 
 
-@router.post("/shutdown", status_code=202, dependencies=[require_tag()])
+@router.post("/shutdown", status_code=202, response_model=Stopping, dependencies=[require_tag()])
 async def shutdown(around: Around) -> Row:
     """Stop the broker cleanly, as a signal would."""
     asyncio.get_running_loop().call_soon(around.request_stop)

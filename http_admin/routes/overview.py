@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -20,7 +19,14 @@ from http_admin.product import (
     runtime_version,
 )
 from http_admin.samples import SampleRange, Samples
-from http_admin.shapes import NodeRow, OverviewRow
+from http_admin.shapes_broker import (
+    DeprecatedFeature,
+    Extension,
+    FeatureFlag,
+    NodeMemory,
+    NodeRow,
+    OverviewRow,
+)
 from http_admin.surroundings import Around, Surroundings
 from http_admin.totals import Sums, Totals
 from http_admin.views import Row, lengths, message_stats, rate, total_stats
@@ -166,13 +172,13 @@ def get_version(user: CurrentUser) -> str:
     return RABBITMQ_VERSION
 
 
-@router.get("/extensions", response_model=list[dict[str, Any]])
+@router.get("/extensions", response_model=list[Extension])
 def extensions(user: CurrentUser) -> list[Row]:
     """Extensions of the web UI: there are none."""
     return []
 
 
-@router.get("/feature-flags", response_model=list[dict[str, Any]])
+@router.get("/feature-flags", response_model=list[FeatureFlag])
 def feature_flags(user: CurrentUser) -> list[Row]:
     """Feature flags of RabbitMQ that tools ask for; all are on."""
     flags = {
@@ -199,8 +205,8 @@ def feature_flags(user: CurrentUser) -> list[Row]:
     ]
 
 
-@router.get("/deprecated-features", response_model=list[dict[str, Any]])
-@router.get("/deprecated-features/used", response_model=list[dict[str, Any]])
+@router.get("/deprecated-features", response_model=list[DeprecatedFeature])
+@router.get("/deprecated-features/used", response_model=list[DeprecatedFeature])
 def deprecated_features(user: CurrentUser) -> list[Row]:
     """Features that will go: there are none."""
     return []
@@ -222,7 +228,11 @@ def get_node(name: str, hub: Hub, sums: Sums) -> Row:
     return node_row(hub, sums)
 
 
-@router.get("/nodes/{name:seg}/memory", dependencies=[require_tag("monitoring")])
+@router.get(
+    "/nodes/{name:seg}/memory",
+    response_model=NodeMemory,
+    dependencies=[require_tag("monitoring")],
+)
 def get_node_memory(name: str, hub: Hub) -> Row:
     """Where a node's memory goes."""
     _require_node(hub, name)

@@ -12,6 +12,7 @@ from http_admin.durable import until_durable
 from http_admin.errors import ApiError, bad_request, not_found
 from http_admin.listing import List, listed
 from http_admin.routes.policies import PolicyBody
+from http_admin.shapes import listing
 from http_admin.views import Row
 from leveret.broker import Broker, User
 from leveret.broker.definitions import OPERATOR_POLICY, global_parameter_rows, parameter_rows
@@ -50,7 +51,7 @@ def _name_of(row: Row) -> str:
 
 
 @router.get(
-    "/parameters", response_model=list[ParameterRow], dependencies=[require_tag("policymaker")]
+    "/parameters", response_model=listing(ParameterRow), dependencies=[require_tag("policymaker")]
 )
 def list_parameters(hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Parameters of every vhost the user may see, operator policies and limits included."""
@@ -59,7 +60,7 @@ def list_parameters(hub: Hub, user: CurrentUser, ask: List) -> Any:
 
 @router.get(
     "/parameters/{component:seg}",
-    response_model=list[ParameterRow],
+    response_model=listing(ParameterRow),
     dependencies=[require_tag("policymaker")],
 )
 def list_component(component: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
@@ -70,7 +71,7 @@ def list_component(component: str, hub: Hub, user: CurrentUser, ask: List) -> An
 
 @router.get(
     "/parameters/{component:seg}/{vhost:seg}",
-    response_model=list[ParameterRow],
+    response_model=listing(ParameterRow),
     dependencies=[require_tag("policymaker")],
 )
 def list_vhost_component(component: str, vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
@@ -172,7 +173,7 @@ async def delete_parameter(
 
 
 @router.get(
-    "/global-parameters", response_model=list[GlobalParameterRow], dependencies=[require_tag()]
+    "/global-parameters", response_model=listing(GlobalParameterRow), dependencies=[require_tag()]
 )
 def list_global_parameters(hub: Hub, ask: List) -> Any:
     """Parameters of the whole broker."""

@@ -11,6 +11,7 @@ from http_admin.auth import Hub, require_tag
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.listing import List, listed
+from http_admin.shapes import listing
 from http_admin.views import Row
 from leveret.broker import Broker
 from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
@@ -78,13 +79,13 @@ def _require_user(hub: Broker, user: str) -> None:
 # Permissions -------------------------------------------------------------------------------------
 
 
-@router.get("/permissions", response_model=list[PermissionRow])
+@router.get("/permissions", response_model=listing(PermissionRow))
 def list_permissions(hub: Hub, ask: List) -> Any:
     """Every permission."""
     return listed(hub.users.permissions.values(), ask, permission_row, lambda one: one.user)
 
 
-@router.get("/vhosts/{vhost:seg}/permissions", response_model=list[PermissionRow])
+@router.get("/vhosts/{vhost:seg}/permissions", response_model=listing(PermissionRow))
 def vhost_permissions(vhost: str, hub: Hub, ask: List) -> Any:
     """Who may do what in one virtual host."""
     _require_vhost(hub, vhost)
@@ -92,7 +93,7 @@ def vhost_permissions(vhost: str, hub: Hub, ask: List) -> Any:
     return listed(found, ask, permission_row, lambda one: one.user)
 
 
-@router.get("/users/{user:seg}/permissions", response_model=list[PermissionRow])
+@router.get("/users/{user:seg}/permissions", response_model=listing(PermissionRow))
 def user_permissions(user: str, hub: Hub, ask: List) -> Any:
     """What one user may do, and where."""
     _require_user(hub, user)
@@ -145,13 +146,13 @@ def _topic_permissions(
     ]
 
 
-@router.get("/topic-permissions", response_model=list[TopicPermissionRow])
+@router.get("/topic-permissions", response_model=listing(TopicPermissionRow))
 def list_topic_permissions(hub: Hub, ask: List) -> Any:
     """Every topic permission."""
     return listed(_topic_permissions(hub), ask, topic_permission_row, lambda one: one.user)
 
 
-@router.get("/vhosts/{vhost:seg}/topic-permissions", response_model=list[TopicPermissionRow])
+@router.get("/vhosts/{vhost:seg}/topic-permissions", response_model=listing(TopicPermissionRow))
 def vhost_topic_permissions(vhost: str, hub: Hub, ask: List) -> Any:
     """Topic permissions in one virtual host."""
     _require_vhost(hub, vhost)
@@ -159,7 +160,7 @@ def vhost_topic_permissions(vhost: str, hub: Hub, ask: List) -> Any:
     return listed(found, ask, topic_permission_row, lambda one: one.user)
 
 
-@router.get("/users/{user:seg}/topic-permissions", response_model=list[TopicPermissionRow])
+@router.get("/users/{user:seg}/topic-permissions", response_model=listing(TopicPermissionRow))
 def user_topic_permissions(user: str, hub: Hub, ask: List) -> Any:
     """One user's topic permissions."""
     _require_user(hub, user)

@@ -11,6 +11,7 @@ from http_admin.auth import CurrentUser, Hub, require_tag, vhost_for, visible_vh
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.listing import List, listed
+from http_admin.shapes import listing
 from http_admin.views import Row
 from leveret.broker import Broker, User
 from leveret.broker.definitions import policy_row
@@ -76,7 +77,7 @@ def _policy(vhost: str, name: str, body: PolicyBody, operator: bool) -> Policy:
 
 @router.get(
     "/policies",
-    response_model=list[PolicyRow],
+    response_model=listing(PolicyRow),
     dependencies=[require_tag("policymaker", "monitoring")],
 )
 def list_policies(hub: Hub, user: CurrentUser, ask: List) -> Any:
@@ -86,7 +87,7 @@ def list_policies(hub: Hub, user: CurrentUser, ask: List) -> Any:
 
 @router.get(
     "/policies/{vhost:seg}",
-    response_model=list[PolicyRow],
+    response_model=listing(PolicyRow),
     dependencies=[require_tag("policymaker", "monitoring")],
 )
 def list_vhost_policies(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
@@ -133,7 +134,7 @@ async def delete_policy(vhost: str, name: str, hub: Hub, user: CurrentUser) -> N
 
 @router.get(
     "/operator-policies",
-    response_model=list[PolicyRow],
+    response_model=listing(PolicyRow),
     dependencies=[require_tag("policymaker", "monitoring")],
 )
 def list_operator_policies(hub: Hub, user: CurrentUser, ask: List) -> Any:
@@ -143,7 +144,7 @@ def list_operator_policies(hub: Hub, user: CurrentUser, ask: List) -> Any:
 
 @router.get(
     "/operator-policies/{vhost:seg}",
-    response_model=list[PolicyRow],
+    response_model=listing(PolicyRow),
     dependencies=[require_tag("policymaker", "monitoring")],
 )
 def list_vhost_operator_policies(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:

@@ -12,7 +12,7 @@ from http_admin.auth import CurrentUser, Hub, vhost_for
 from http_admin.content import shown_body, shown_properties
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
-from http_admin.fields import Table
+from http_admin.shapes import MessageProperties
 from http_admin.views import Row
 from leveret.broker import Broker, Right, User
 from leveret.broker.delays import DelayQueue, Scheduled
@@ -27,7 +27,7 @@ class ScheduledRow(BaseModel):
     due_ms: int = Field(description="When it goes on: milliseconds since 1970.")
     exchange: str
     routing_key: str
-    properties: Table
+    properties: MessageProperties
     payload_bytes: int
     payload: str
     payload_encoding: str

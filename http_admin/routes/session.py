@@ -29,9 +29,14 @@ class Credentials(BaseModel):
     password: str = Field(max_length=1024)
 
 
+class HashedPassword(BaseModel):
+    ok: str = Field(description="Salt and hash, in base64.")
+
+
 class Identity(BaseModel):
     name: str
     tags: list[str]
+    is_internal_user: bool
     csrf: str | None = Field(
         default=None, description="Goes into the header X-CSRF-Token of every change."
     )
@@ -99,7 +104,7 @@ def logout(user: CurrentUser, request: Request, response: Response) -> None:
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 
-@router.get("/auth/hash_password/{password:seg}", response_model=dict[str, str])
+@router.get("/auth/hash_password/{password:seg}", response_model=HashedPassword)
 def hash_a_password(password: str, user: CurrentUser) -> Row:
     """A password as definitions store it."""
     return {"ok": hash_password(password)}

@@ -13,6 +13,7 @@ from http_admin.auth import CurrentUser, Hub, vhost_for
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request
 from http_admin.routes.logs import require
+from http_admin.shapes import Shape
 from http_admin.views import Row
 from leveret.broker import Right, VirtualHost
 from queues import QueueSpec
@@ -88,17 +89,23 @@ def get_tracking(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Row:
     return hub.logs.tracking(vhost_for(hub, user, vhost).name, name)
 
 
-@router.get("/connections", response_model=list[dict[str, Any]])
-@router.get("/consumers", response_model=list[dict[str, Any]])
-@router.get("/publishers", response_model=list[dict[str, Any]])
+class StreamClient(Shape):
+    """A client of RabbitMQ's stream protocol."""
+
+    name: str
+
+
+@router.get("/connections", response_model=list[StreamClient])
+@router.get("/consumers", response_model=list[StreamClient])
+@router.get("/publishers", response_model=list[StreamClient])
 def stream_protocol(user: CurrentUser) -> list[Row]:
     """Clients of RabbitMQ's stream protocol, which is not spoken here: none."""
     return []
 
 
-@router.get("/connections/{vhost:seg}", response_model=list[dict[str, Any]])
-@router.get("/consumers/{vhost:seg}", response_model=list[dict[str, Any]])
-@router.get("/publishers/{vhost:seg}", response_model=list[dict[str, Any]])
+@router.get("/connections/{vhost:seg}", response_model=list[StreamClient])
+@router.get("/consumers/{vhost:seg}", response_model=list[StreamClient])
+@router.get("/publishers/{vhost:seg}", response_model=list[StreamClient])
 def stream_protocol_of_vhost(vhost: str, hub: Hub, user: CurrentUser) -> list[Row]:
     """Clients of RabbitMQ's stream protocol in one vhost: none."""
     vhost_for(hub, user, vhost)

@@ -18,6 +18,7 @@ from http_admin.fields import Table
 from http_admin.listing import List, Wanted, listed, listed_softly
 from http_admin.queue_columns import quick_queue_columns
 from http_admin.samples import SampleRange, Samples
+from http_admin.shapes_clients import QueuePage
 from http_admin.views import (
     Row,
     binding_row,
@@ -212,7 +213,7 @@ async def _list_queues(
     )
 
 
-@router.get("/queues/{vhost:seg}/{name:seg}", tags=["queues"], response_model=shapes.QueueRow)
+@router.get("/queues/{vhost:seg}/{name:seg}", tags=["queues"], response_model=QueuePage)
 def get_queue(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
     """One queue, with its consumers."""
     from http_admin.routes.connections import consumer_row

@@ -12,6 +12,7 @@ from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.fields import LimitBody, Tags
 from http_admin.listing import List, listed
+from http_admin.shapes import listing
 from http_admin.views import Row
 from leveret.broker import Broker, User
 from leveret.broker.access.passwords import ARGON2ID, LONGEST, check_hash
@@ -60,7 +61,7 @@ def _user(hub: Broker, name: str) -> User:
     return found
 
 
-@router.get("/users", response_model=list[UserRow])
+@router.get("/users", response_model=listing(UserRow))
 def list_users(hub: Hub, ask: List) -> Any:
     """Every user."""
     return listed(hub.users.by_name.values(), ask, user_row, lambda one: one.name)

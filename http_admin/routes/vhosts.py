@@ -13,7 +13,8 @@ from http_admin.errors import ApiError, bad_request, not_found
 from http_admin.fields import LimitBody, Tags
 from http_admin.listing import List, listed
 from http_admin.samples import SampleRange, Samples
-from http_admin.shapes import MessageStats, OctetRates, QueueTotals
+from http_admin.shapes import MessageStats, OctetRates, QueueTotals, listing
+from http_admin.shapes_definitions import VhostMetadata
 from http_admin.views import Row, lengths, message_stats, octet_rates
 from leveret.broker import Broker, VirtualHost
 from leveret.broker.metrics import VHOST_FIELDS, Octets, vhost_values
@@ -42,7 +43,7 @@ class VhostRow(QueueTotals, OctetRates):
     tags: list[str]
     default_queue_type: str
     protected_from_deletion: bool
-    metadata: dict[str, Any]
+    metadata: VhostMetadata
     tracing: bool
     cluster_state: dict[str, str]
     message_stats: MessageStats | None = None
@@ -78,7 +79,7 @@ def vhost_row(
     return row
 
 
-@router.get("/vhosts", response_model=list[VhostRow])
+@router.get("/vhosts", response_model=listing(VhostRow))
 def list_vhosts(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Virtual hosts the user may see."""
     octets = hub.metrics.octets()

@@ -12,6 +12,7 @@ import pytest
 
 import leveret
 from leveret.broker import Broker
+from tests.http.answers import Checker, app_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,22 @@ class Served:
     @property
     def app(self) -> Any:
         """The FastAPI application that answers."""
-        running = self.threaded.running
-        assert running is not None and running._http_start is not None
-        return running._http_start.result().app
+        return app_of(self.threaded)
 
     def client(self, user: str | None = "guest", password: str = "") -> httpx.Client:
         auth = None if user is None else (user, password or user)
         # Loading the certificates of the world would take longer than most tests.
-        return httpx.Client(base_url=self.url, auth=auth, timeout=30, verify=False)
+        return httpx.Client(
+            base_url=self.url,
+            auth=auth,
+            timeout=30,
+            verify=False,
+            event_hooks={"response": [self.check]},
+        )
+
+    def check(self, answer: httpx.Response) -> None:
+        """Every answer is of the form that the documentation gives it."""
+        Checker.of(self.threaded)(answer)
 
     def on_loop(self, call: Callable[[Broker], Awaitable[Any] | Any]) -> Any:
         """Run something on the broker's own thread; its result."""

@@ -14,6 +14,7 @@ import pytest
 
 from leveret.broker import Broker
 from leveret.launch import ThreadedBroker, in_process_settings
+from tests.http.answers import Checker
 from tests.http.manage.client import Api
 
 _numbers = itertools.count(1)
@@ -37,8 +38,10 @@ def sign_in(leveret: ThreadedBroker) -> Iterator[Callable[[str, str], Api]]:
     made: list[Api] = []
 
     def open_api(user: str, password: str) -> Api:
-        made.append(Api(leveret.http_url, user, password))
-        return made[-1]
+        api = Api(leveret.http_url, user, password)
+        api.http.event_hooks["response"].append(lambda answer: Checker.of(leveret)(answer))
+        made.append(api)
+        return api
 
     yield open_api
     for one in made:
