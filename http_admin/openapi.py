@@ -24,10 +24,10 @@ def describe(app: FastAPI) -> Description:
         )
         _say_how_to_log_in(made)
         for path, operations in made["paths"].items():
-            for operation in operations.values():
+            for method, operation in operations.items():
                 # Malformed requests are answered with 400 here, not with FastAPI's 422.
                 operation["responses"].pop("422", None)
-                _say_what_changes_answer(operation["responses"])
+                _say_what_changes_answer(method, operation["responses"])
                 if path in OPEN_PATHS:
                     operation["security"] = []
         for unused in ("HTTPValidationError", "ValidationError"):
@@ -36,12 +36,13 @@ def describe(app: FastAPI) -> Description:
     return app.openapi_schema
 
 
-def _say_what_changes_answer(responses: Description) -> None:
+def _say_what_changes_answer(method: str, responses: Description) -> None:
     """What makes something answers without a body, and otherwise if it was there already."""
     made = responses.get("201")
     if made is not None and made.get("content", {}).get("application/json", {}).get("schema") == {}:
         responses["201"] = {"description": "It is made."}
-        responses.setdefault("204", {"description": "It was there, and is as asked for."})
+        if method == "put":
+            responses.setdefault("204", {"description": "It was there, and is as asked for."})
 
 
 def _say_how_to_log_in(made: Description) -> None:
