@@ -1,4 +1,7 @@
-"""A channel: what methods mean. Publishing, consuming and settling; topology is in `declare.py`.
+"""A channel: its state, publishing and settling.
+
+Topology is in `declare.py`, consumers and polling in `consuming.py`, confirms and transactions in
+`modes.py`.
 
 A channel handles one method after the other. Where an answer must wait for disk (a durable
 declaration, a commit, anything after acks of durable messages) the channel is *held*: what comes
@@ -8,18 +11,17 @@ publish path ever holds; confirms go through their own ledger.
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from amqp_server import consuming, modes
 from amqp_server.codec import (
     Method,
     Publish,
     commands,
-    encode_get_ok,
     encode_method,
     encode_return,
 )
@@ -27,7 +29,6 @@ from amqp_server.confirms import Confirms
 from amqp_server.consumer import AmqpConsumer
 from amqp_server.declare import Declarations
 from amqp_server.describe import count_channel, describe_channel
-from amqp_server.patience import CONSUMER_TIMEOUT, check_timeout
 from amqp_server.publishing import careful_plan
 from amqp_server.replies import Replies
 from amqp_server.transaction import Transaction
@@ -36,16 +37,14 @@ from leveret.broker import Action, Plan
 from leveret.model.errors import (
     AccessRefused,
     BrokerError,
-    NotAllowed,
     NotImplementedHere,
     PreconditionFailed,
     ReplyCode,
 )
 from leveret.model.history import OriginKind
 from leveret.model.message import Message
-from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.store import Origin, StoreState
-from queues import ClassicQueue, Enqueued, Entry, HeldQueue, Outcome
+from queues import Enqueued, Entry, HeldQueue, Outcome
 from queues.counters import QueueCounters
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Channel:
         self._origin = 0
         self._may_write: dict[str, int] = {}
         self._owes_disk = False
-        self._declarations = Declarations(self)
+        self.declarations = Declarations(self)
 
     def __repr__(self) -> str:
         return (
@@ -205,11 +204,11 @@ class Channel:
         """The disk is full: acks, definitions and transactions join the next batch."""
         store = self.broker.store
         if store.state is StoreState.FAILED:
-            self.go_on(self._give_up)
+            self.go_on(self.give_up)
         else:
             self.hold(store.mark, then)
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
         raise BrokerError(self.broker.alarms.reason)
 
     def go_on(self, then: Callable[[], None]) -> None:
@@ -246,49 +245,9 @@ class Channel:
         if handler is not None:
             handler(self, method)
         else:
-            self._declarations.handle(method, table)
+            self.declarations.handle(method, table)
 
     # Consuming ---------------------------------------------------------------------------------
-
-    def _consume(self, method: Any) -> None:
-        tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
-        if tag in self.consumers or self.replies.has_consumer(tag):
-            raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
-        if method.queue == DIRECT_REPLY_TO:
-            self.replies.start(tag, method.no_ack)
-        else:
-            queue = self._declarations.queue_for(Action.CONSUME, method.queue)
-            self._start_consumer(tag, queue, method)
-        if not method.nowait:
-            self.session.send(encode_method(self.number, commands.Basic.ConsumeOk(tag)))
-
-    def _start_consumer(self, tag: str, queue: HeldQueue, method: Any) -> None:
-        arguments = dict(method.arguments or {})
-        priority = arguments.get("x-priority", 0)
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not an integer")
-        check_timeout(arguments.get(CONSUMER_TIMEOUT, 0))
-        consumer = AmqpConsumer(self, tag, queue, method.no_ack, method.exclusive, arguments)
-        consumer.prefetch = self.prefetch
-        if queue.spec.durable:
-            consumer.actor = self.save_origin(OriginKind.CONSUMER, tag)
-        try:
-            queue.add_consumer(consumer)
-        except AccessRefused as error:
-            where = f"queue '{queue.name}' in vhost '{self.vhost.name}'"
-            raise AccessRefused(f"{where} {error.explanation}") from error
-        self.consumers[tag] = consumer
-        self.broker.events.consumer(self.vhost, queue, tag, "created")
-
-    def _cancel(self, method: Any) -> None:
-        consumer = self.consumers.get(method.consumer_tag)
-        if consumer is not None:
-            self.forget_consumer(consumer)
-            self.vhost.leave_queue(consumer.queue, consumer)
-        elif self.replies.has_consumer(method.consumer_tag):
-            self.replies.end()
-        if not method.nowait:
-            self.reply(commands.Basic.CancelOk(method.consumer_tag))
 
     def notify(self, frame: bytes) -> None:
         """Say something nobody asked for: at once, or behind the answer being made."""
@@ -300,49 +259,6 @@ class Channel:
     def forget_consumer(self, consumer: AmqpConsumer) -> None:
         self.consumers.pop(consumer.tag, None)
         self.broker.events.consumer(self.vhost, consumer.queue, consumer.tag, "deleted")
-
-    def _qos(self, method: Any) -> None:
-        if method.prefetch_size:
-            raise NotImplementedHere(f"prefetch_size!=0 ({method.prefetch_size})")
-        if method.global_:
-            self.global_prefetch = method.prefetch_count
-        else:
-            # As in RabbitMQ the limit of the channel is lifted. Unlike there, running consumers
-            # get the new limit, too: kombu relies on it.
-            self.prefetch, self.global_prefetch = method.prefetch_count, 0
-            for consumer in self.consumers.values():
-                consumer.prefetch = method.prefetch_count
-        self.reply(commands.Basic.QosOk())
-        for consumer in self.consumers.values():
-            self.broker.turn.touch(consumer.queue)
-
-    def _get(self, method: Any) -> None:
-        queue = self._declarations.queue_for(Action.GET, method.queue)
-        self._answer_get(queue, method.no_ack)
-
-    def _answer_get(self, queue: HeldQueue, no_ack: bool) -> None:
-        entry = queue.take(self.origin() if queue.spec.durable else 0, no_ack)
-        if entry is not None:
-            self.last_tag += 1
-            self.handed.got(entry, no_ack)
-            if not no_ack:
-                self.unacked[self.last_tag] = (entry, queue, None)
-            address = entry.message.address
-            head = encode_get_ok(
-                self.number, self.last_tag, entry.redelivered, address, queue.ready_count
-            )
-            content = entry.message.content(self.number, self.session.frame_max)
-            self.session.send(head + content)
-            self.broker.turn.schedule()
-        elif queue.ready_count and not (isinstance(queue, ClassicQueue) and queue.is_held_back):
-            # There is something, but it has to come from disk first.
-            self.inbox = deque() if self.inbox is None else self.inbox
-            queue.when_head(lambda: self.go_on(lambda: self._answer_get(queue, no_ack)))
-            self.broker.turn.schedule()
-        else:
-            self.broker.counters.get_empty += 1
-            self.vhost.counters.get_empty += 1
-            self.session.send(encode_method(self.number, commands.Basic.GetEmpty()))
 
     # Settling ----------------------------------------------------------------------------------
 
@@ -447,57 +363,6 @@ class Channel:
         chosen, self.unacked = self.unacked, {}
         self.settle_all(chosen, Outcome.REQUEUE)
 
-    # Modes -------------------------------------------------------------------------------------
-
-    def _confirm_select(self, method: Any) -> None:
-        if self.transaction is not None:
-            raise PreconditionFailed("cannot switch from tx to confirm mode")
-        if self.confirms is None:
-            self.confirms = Confirms(self.number, self._await_commit)
-        if not method.nowait:
-            self.reply(commands.Confirm.SelectOk())
-
-    def _await_commit(self, mark: int) -> None:
-        self.broker.commits.after(
-            mark,
-            lambda: self._confirms_decided(mark, True),
-            lambda: self._confirms_decided(mark, False),
-        )
-
-    def _confirms_decided(self, mark: int, durable: bool) -> None:
-        if self.confirms is not None and not self.closed:
-            (self.confirms.release if durable else self.confirms.fail)(mark)
-            self.session.confirm(self)
-
-    def _tx_select(self, method: Any) -> None:
-        if self.confirms is not None:
-            raise PreconditionFailed("cannot switch from confirm to tx mode")
-        if self.transaction is None:
-            self.transaction = Transaction()
-        self.reply(commands.Tx.SelectOk())
-
-    def _tx_commit(self, method: Any) -> None:
-        if self.transaction is None:
-            raise PreconditionFailed("channel is not transactional")
-        if self.broker.store.state is StoreState.FAILED:
-            self._give_up()
-        self.transaction.commit(self)
-        self.reply(commands.Tx.CommitOk(), durable=True)
-
-    def _tx_rollback(self, method: Any) -> None:
-        if self.transaction is None:
-            raise PreconditionFailed("channel is not transactional")
-        self.transaction.rollback(self)
-        self.reply(commands.Tx.RollbackOk())
-
-    def _flow(self, method: Any) -> None:
-        if not method.active:
-            raise NotImplementedHere("active=false is not implemented")
-        self.reply(commands.Channel.FlowOk(True))
-
-    def _ignore(self, method: Any) -> None:
-        return None
-
     # Ending ------------------------------------------------------------------------------------
 
     def require_write(self, exchange: str) -> None:
@@ -548,20 +413,11 @@ class Channel:
 
 
 _HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {
-    commands.Basic.Consume: Channel._consume,
-    commands.Basic.Cancel: Channel._cancel,
-    commands.Basic.CancelOk: Channel._ignore,
-    commands.Basic.Qos: Channel._qos,
-    commands.Basic.Get: Channel._get,
+    **consuming.HANDLERS,
+    **modes.HANDLERS,
     commands.Basic.Ack: lambda channel, m: channel.on_ack([m.delivery_tag], m.multiple),
     commands.Basic.Reject: Channel._reject,
     commands.Basic.Nack: Channel._nack,
     commands.Basic.Recover: Channel._recover,
     commands.Basic.RecoverAsync: Channel._recover,
-    commands.Confirm.Select: Channel._confirm_select,
-    commands.Tx.Select: Channel._tx_select,
-    commands.Tx.Commit: Channel._tx_commit,
-    commands.Tx.Rollback: Channel._tx_rollback,
-    commands.Channel.Flow: Channel._flow,
-    commands.Channel.FlowOk: Channel._ignore,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp.commands import Basic
@@ -17,12 +18,18 @@ from tests.support.rawclient import RawChannel, RawClient
 
 COUNT = 120
 EVENTS = f"SELECT kind, queue_id, ids FROM events WHERE kind<>{EventKind.SNAPSHOT:d} ORDER BY id"
-QUEUES = {
+QUEUES: dict[str, dict[str, Any]] = {
     "plain": {"durable": True},
     "brief": {"durable": True, "arguments": {"x-message-ttl": 3_600_000}},
     "short": {"durable": True, "arguments": {"x-max-length": 7, "x-overflow": "reject-publish"}},
     "fleeting": {},
 }
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"delivery_mode": 2},
+    {"delivery_mode": 2},
+    {"delivery_mode": 2, "expiration": "3600000"},
+]
 
 
 def traffic(seed: int) -> list[bytes]:
@@ -33,8 +40,7 @@ def traffic(seed: int) -> list[bytes]:
         exchange = chance.choice(["all", "", "", ""])
         key = chance.choice([*QUEUES, "nowhere"])
         for _ in range(chance.randrange(1, 9)):
-            properties = chance.choice([{}, {"delivery_mode": 2}, {"delivery_mode": 2}, {
-                "delivery_mode": 2, "expiration": "3600000"}])  # fmt: skip
+            properties: dict[str, Any] = chance.choice(KINDS)
             body = str(len(made)).encode() * chance.choice([1, 1, 30])
             head = ContentHeader(0, len(body), Basic.Properties(**properties))
             made.append(wire.publish(1, exchange, key) + wire.encode(1, head) + wire.body(1, body))
