@@ -14,7 +14,7 @@ FOR_DEV := $(VENV)/.installed-for-dev
 FOR_ALL := $(VENV)/.installed-for-all
 
 .DEFAULT_GOAL := check
-.PHONY: check help setup run test clients lint format bench torture ui docs-check wheel clean
+.PHONY: check help setup run test test-random coverage clients lint format bench torture ui docs docs-check readme wheel clean
 
 check: lint test  ## Lint, types and tests (the default)
 
@@ -45,6 +45,14 @@ clients: $(FOR_DEV)  ## Try clients of other languages (Go, Ruby, Java, PHP, C, 
 	@$(BIN)/python -m tools.node_client
 	$(BIN)/python -m pytest -m "clients or not clients" tests/clients $(ARGS)
 
+test-random: setup  ## Run the tests in random order; SEED=number repeats one
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -p randomly \
+	    $(if $(SEED),--randomly-seed=$(SEED)) $(if $(K),-k "$(K)") $(ARGS)
+
+coverage: setup  ## Run the tests and say which lines and branches they reach; build/coverage
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --cov --cov-report=term:skip-covered \
+	    --cov-report=html:build/coverage --cov-report=json:build/coverage.json $(ARGS)
+
 lint: $(FOR_ALL)  ## Check style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -65,8 +73,15 @@ torture: $(FOR_DEV)  ## Kill, starve and damage a broker and check what it confi
 ui: $(FOR_RUN)  ## Build the web UI if its sources changed
 	@$(BIN)/python tools/build_ui.py --fetch-node
 
-docs-check: $(FOR_DEV)  ## Check that the documentation agrees with the code
-	$(BIN)/python -m pytest -q tests/test_docs.py tests/unit/test_config.py -k "docs or reference"
+docs: $(FOR_DEV)  ## Build the documentation as a site into build/site; a warning is an error
+	$(BIN)/python -m mkdocs build --strict
+
+docs-check: $(FOR_DEV)  ## Check that the documentation agrees with the code, and that its code runs
+	$(BIN)/python -m pytest -q tests/docs tests/test_docs.py tests/unit/test_config.py \
+	    -k "docs or reference"
+
+readme: $(FOR_DEV)  ## Copy the main figures of docs/performance.md into README.md
+	$(BIN)/python tools/readme_figures.py
 
 wheel: $(FOR_DEV) ui  ## Build sdist and wheel, web UI included, into dist/
 	$(BIN)/python -m hatchling build -t sdist -t wheel

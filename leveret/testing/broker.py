@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import Any
 
 from amqp_server.channel import Channel
+from amqp_server.codec import Publish
 from amqp_server.session import Session
 from leveret.broker import Plan
+from leveret.config import load_settings
 from leveret.launch import RunningBroker, ThreadedBroker, in_process_settings
 from leveret.model.message import Message
 from leveret.testing.clock import LeveretClock
@@ -33,7 +35,10 @@ class LeveretBroker(ThreadedBroker):
 
     def __init__(self, **settings: Any) -> None:
         self.clock = LeveretClock()
-        super().__init__(in_process_settings(**settings), self.clock)
+        checked = load_settings(settings)
+        super().__init__(
+            in_process_settings(**{name: getattr(checked, name) for name in settings}), self.clock
+        )
         self._seen: list[Published] = []
         self._nacks_due = 0
 
@@ -202,6 +207,10 @@ class LeveretBroker(ThreadedBroker):
 
 def _watched_by(broker: LeveretBroker) -> type[Session]:
     class WatchedChannel(Channel):
+        def on_publish(self, publish: Publish, messages: list[Message]) -> None:
+            for message in messages:  # runs would go past `route`
+                self._publish_one(publish, message)
+
         def route(self, mandatory: bool, plan: Plan, message: Message) -> None:
             if broker._admits(self, message):
                 super().route(mandatory, plan, message)

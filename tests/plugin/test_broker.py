@@ -9,6 +9,7 @@ import aio_pika
 import pika
 import pytest
 
+from leveret.config import ConfigError
 from leveret.testing import LeveretBroker, Published
 
 LONG = 30.0
@@ -200,3 +201,12 @@ def test_an_error_on_the_brokers_thread_comes_back(leveret_broker):
     with pytest.raises(ZeroDivisionError):
         leveret_broker.call(lambda: 1 / 0)
     assert leveret_broker.call(lambda: threading.current_thread().name) == "leveret"
+
+
+def test_settings_are_checked_and_read_as_anywhere(tmp_path):
+    with LeveretBroker(data_dir=str(tmp_path), max_message_size="1MB") as broker:
+        assert broker.running is not None
+        assert broker.running.settings.max_message_size == 1_000_000
+        assert (tmp_path / "leveret.db").exists()
+    with pytest.raises(ConfigError, match="max_message_size"):
+        LeveretBroker(max_mesage_size=1)

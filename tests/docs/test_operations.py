@@ -1,0 +1,114 @@
+"""What docs/operations.md hands out works: unit file, container file, dashboard, backup, site."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.request
+
+import pika
+import pytest
+
+from leveret.config import load_settings
+from leveret.testing import LeveretBroker
+from tests.docs.blocks import ROOT
+from tools import readme_figures
+
+DEPLOY = ROOT / "docs" / "deploy"
+FLAGS = {"--config", "--data-dir", "--host", "--amqp-port", "--http-port", "--memory", "--set"}
+
+
+def test_the_unit_file_starts_what_there_is():
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment]
+    unit.read(DEPLOY / "leveret.service")
+    words = shlex.split(unit["Service"]["ExecStart"])
+    assert words[1] == "serve"
+    assert {word for word in words if word.startswith("--")} <= FLAGS
+    state = unit["Service"]["StateDirectory"]
+    assert f"/var/lib/{state}" in words
+
+
+def test_the_settings_file_is_accepted():
+    settings = load_settings(toml_path=DEPLOY / "leveret.toml")
+    assert settings.host == "0.0.0.0"
+
+
+def test_the_container_file_uses_what_there_is():
+    text = (DEPLOY / "Containerfile").read_text()
+    (command,) = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
+    words = json.loads(command)
+    assert words[:2] == ["leveret", "serve"]
+    assert {word for word in words if word.startswith("--")} <= FLAGS
+    for tool in re.findall(r"python (tools/\S+)", text):
+        assert (ROOT / tool).exists()
+
+
+def test_the_dashboard_asks_for_metrics_there_are():
+    panels = json.loads((DEPLOY / "grafana-leveret.json").read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    asked = set(re.findall(r"\b(?:rabbitmq|leveret)_\w+", " ".join(queries)))
+    advised = set(re.findall(r"`((?:rabbitmq|leveret)_\w+)`", page))
+    with LeveretBroker(http_enabled=True) as broker:
+        answer = urllib.request.urlopen(f"{broker.http_url}/metrics").read().decode()
+    known = set(re.findall(r"^(\w+)", answer, re.MULTILINE))
+    assert len(asked) > 15
+    assert asked | advised <= known
+
+
+def test_a_copy_of_a_stopped_broker_is_a_backup(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    with LeveretBroker(data_dir=first) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True)
+        channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
+        log = {"x-queue-type": "stream"}
+        channel.queue_declare("l", durable=True, arguments=log)
+        channel.basic_publish("", "l", b"y")
+        connection.close()
+    shutil.copytree(first, second)
+    with LeveretBroker(data_dir=second) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        assert channel.basic_get("q", auto_ack=True)[2] == b"x"
+        channel.basic_qos(prefetch_count=1)
+        start = {"x-stream-offset": "first"}
+        _, _, body = next(channel.consume("l", arguments=start))
+        assert body == b"y"
+        connection.close()
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "index.html").exists()
+
+
+class TestFigures:
+    """README and docs/performance.md cannot disagree."""
+
+    def test_readme_has_the_figures_of_the_page(self):
+        page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        found = readme_figures.FIGURES.search(readme)
+        assert found is not None
+        assert found[0] == readme_figures.figures(page), "make readme"
+
+    def test_a_row_that_has_gone_is_told(self):
+        with pytest.raises(SystemExit, match="no row 'transient, auto-ack"):
+            readme_figures.figures("| workload | a | b | c |\n")
