@@ -27,9 +27,13 @@ the last one sweeps without pause."""
 
 
 async def kill_under_load(
-    directory: Path, cycles: int, seed: int, progress: Progress = silent
+    directory: Path, cycles: int, seed: int, progress: Progress = silent, confirms: int = 0
 ) -> Outcome:
-    """So many kills, each after a random number of confirms; then drain and judge."""
+    """So many kills, each after a random number of confirms; then drain and judge.
+
+    With `confirms`, about that many are spread over the kills, and no fewer are confirmed.
+    """
+    most = 2 * confirms // cycles - LEAST if confirms else MOST
     chance = random.Random(seed)
     ledger = Ledger()
     broker = BrokerProcess(directory)
@@ -45,7 +49,9 @@ async def kill_under_load(
             await load.declare(broker.address)
         enough = asyncio.Event()
         running = asyncio.create_task(load.run(broker.address, enough))
-        target = len(ledger.confirmed) + chance.randint(LEAST, MOST)
+        target = len(ledger.confirmed) + chance.randint(LEAST, most)
+        if done == cycles - 1:
+            target = max(target, confirms)
         await until_reaches(lambda: len(ledger.confirmed), target)
         await asyncio.sleep(chance.uniform(0, 0.02))
         await broker.kill()

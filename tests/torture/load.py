@@ -73,12 +73,13 @@ class Load:
             await client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
             tag = 0
             while not until.is_set() and not client.gone.is_set():
+                bodies = []
                 for _ in range(20):
                     tag += 1
                     sequence = self.ledger.will_send(queue, number)
                     open_sequences[tag] = sequence
-                    body = make_body(number, sequence, self.spec.body_size)
-                    client.publish("", queue, body, PROPERTIES["persistent"])
+                    bodies.append(make_body(number, sequence, self.spec.body_size))
+                client.publish_all("", queue, bodies, PROPERTIES["persistent"])
                 await client.drain()
                 await asyncio.sleep(0)
                 while len(open_sequences) >= self.spec.window and not client.gone.is_set():

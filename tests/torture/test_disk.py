@@ -1,6 +1,6 @@
 """R-04, R-11, R-12: bad disks, in forms short enough for every test run.
 
-Trimmed: R-04 4 faults instead of 40; R-11 40 flipped bits instead of 200; R-12 one disk with the
+Trimmed: R-04 8 faults instead of 40; R-11 100 flipped bits instead of 200; R-12 one disk with the
 alarm and one without instead of 3 each. `make torture` runs the long forms.
 """
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.timeout(300)
 
 
 async def test_r04_failed_syncs_and_writes_confirm_nothing(tmp_path):
-    outcome = await inject_faults(tmp_path, cycles=4, seed=SEED)
+    outcome = await inject_faults(tmp_path, cycles=8, seed=SEED)
     assert outcome.safe, str(outcome)
 
 
 async def test_r11_no_wrong_payload_and_no_crash_loop(tmp_path):
-    outcome = await flip_bits(tmp_path, flips=40, seed=SEED)
+    outcome = await flip_bits(tmp_path, flips=100, seed=SEED)
     assert outcome.safe, str(outcome)
 
 

@@ -1,6 +1,6 @@
 """R-02 and R-03 in forms short enough for every test run.
 
-Trimmed: R-02 1 power failure in each of the four modes instead of 10, plus the control; R-03 40
+Trimmed: R-02 2 power failures in each of the four modes instead of 10, plus the control; R-03 100
 states instead of 300. `make torture` runs the long forms.
 """
 
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.timeout(300)
 
 
 async def test_r02_nothing_confirmed_is_lost_and_the_control_loses(tmp_path):
-    outcome = await cut_the_power(tmp_path, cycles=1, seed=SEED)
+    outcome = await cut_the_power(tmp_path, cycles=2, seed=SEED)
     assert outcome.safe, str(outcome)
 
 
 async def test_r03_every_crash_state_has_what_was_confirmed(tmp_path):
-    outcome = await enumerate_states(tmp_path, states=40, seed=SEED)
+    outcome = await enumerate_states(tmp_path, states=100, seed=SEED)
     assert outcome.safe, str(outcome)
 
 
