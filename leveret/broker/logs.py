@@ -124,11 +124,18 @@ class Logs:
         """Append, and return how many when they are on disk."""
         held = self._log(vhost, name)
         exchange = name if isinstance(held, PartitionedLog) else ""
+        records = list(records)
+        last = len(partitions_of(held)) - 1
+        for record in records:
+            if record.partition is not None and not 0 <= record.partition <= last:
+                raise PreconditionFailed(
+                    f"log '{name}' has the partitions 0 to {last}, not {record.partition}"
+                )
         messages = [_message(exchange, record) for record in records]
         for message in messages:
             message.time_ms = self._broker.clock.wall_ms()
             if held.enqueue(message) is Enqueued.REJECTED:
-                raise PreconditionFailed("a record is refused: no such partition, or a gap in seq")
+                raise PreconditionFailed("a record is refused: its x-producer-seq leaves some out")
             self._broker.counters.published += 1
             self._vhost(vhost).counters.published += 1
         await self.durable()

@@ -10,7 +10,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -19,6 +19,7 @@ import typer
 from leveret.cli.api import LONGEST_WAIT, Json, decoded, encoded, path
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.inputs import line_batches, pairs
+from leveret.cli.log_names import log_named, suggesting
 from leveret.cli.output import Formatter, write_csv
 from leveret.cli.session import Session, client_command
 
@@ -30,10 +31,6 @@ LogName = Annotated[str, typer.Argument(help="Name of the log.")]
 _BATCH = 500
 _SHORT_WAIT = 0.5
 _CSV_COLUMNS = ("partition", "offset", "timestamp", "key", "value")
-
-
-def _what(session: Session, name: str) -> str:
-    return f"log '{name}' in vhost '{session.vhost}'"
 
 
 @command
@@ -55,7 +52,7 @@ def produce(
     """Append each line of standard input as a record; confirmed means on disk."""
     common: dict[str, Json] = {} if partition is None else {"partition": partition}
     common |= {"headers": pairs(headers, "header")} if headers else {}
-    where, what, sent = path("logs", session.vhost, name, "publish"), _what(session, name), 0
+    where, what, sent = path("logs", session.vhost, name, "publish"), log_named(session, name), 0
     if sys.stdin.isatty():
         session.out.remark("One record a line; end with Ctrl-D.")
     with session.out.progress() as progress:
@@ -64,7 +61,8 @@ def produce(
             records = [_record(line, key_separator, common) for line in lines]
             for start in range(0, len(records), _BATCH):
                 batch = records[start : start + _BATCH]
-                session.api.post(where, {"records": batch}, what=what)
+                with suggesting(session, name):
+                    session.api.post(where, {"records": batch}, what=what)
                 sent += len(batch)
                 progress.advance(task, len(batch))
     session.out.remark(f"{sent} records produced.")
@@ -109,7 +107,8 @@ class GroupReader:
     def __init__(self, session: Session, name: str, group: str, start: int | str) -> None:
         self._session = session
         self._base = path("logs", session.vhost, name, "groups", group, "members")
-        self._what = _what(session, name)
+        self._what = log_named(session, name)
+        self._name = name
         self._start = start
         self._member: str | None = None
 
@@ -143,7 +142,8 @@ class GroupReader:
 
     def _joined(self) -> str:
         if self._member is None:
-            answer = self._session.api.post(self._base, {"start": self._start}, what=self._what)
+            with suggesting(self._session, self._name):
+                answer = self._session.api.post(self._base, {"start": self._start}, what=self._what)
             self._member = str(answer["member"])
         return self._member
 
@@ -163,7 +163,7 @@ class PartitionReader:
     def __init__(self, session: Session, name: str, positions: dict[int, int]) -> None:
         self._session = session
         self._where = path("logs", session.vhost, name, "records")
-        self._what = _what(session, name)
+        self._what = log_named(session, name)
         self._positions = positions
         self._turn = 0
 
@@ -197,24 +197,32 @@ def _records(answer: Json) -> list[Json]:
 
 def _starts(session: Session, name: str, partition: int | None, start: str) -> dict[int, int]:
     """Where to begin in each partition, from the log's own first and next offsets."""
-    log = session.api.get(path("logs", session.vhost, name), what=_what(session, name))
+    with suggesting(session, name):
+        log = session.api.get(path("logs", session.vhost, name), what=log_named(session, name))
     parts = {part["index"]: part for part in log["partitions"]}
     if partition is not None and partition not in parts:
         text = f"log '{name}' has the partitions 0 to {len(parts) - 1}, not {partition}."
         raise CliError(text, ExitCode.NOT_FOUND)
     chosen = parts if partition is None else {partition: parts[partition]}
-    return {index: _start(part, start) for index, part in chosen.items()}
+    where = path("logs", session.vhost, name, "records")
+
+    def asked(part: Json) -> int:
+        """A time or an age: the server knows."""
+        answer = session.api.get(where, partition=part["index"], offset=start, count=1)
+        found = _records(answer)
+        return int(found[0]["offset"] if found else part["next_offset"])
+
+    return {index: _start(part, start, asked) for index, part in chosen.items()}
 
 
-def _start(part: Json, start: str) -> int:
+def _start(part: Json, start: str, asked: Callable[[Json], int]) -> int:
     first, following = int(part["first_offset"]), int(part["next_offset"])
     named = {"first": first, "next": following, "last": max(first, following - 1)}
     if start in named:
         return named[start]
     if start.isdecimal():
         return min(max(int(start), first), following)
-    text = f"--offset must be first, last, next or a number, not {start!r}."
-    raise CliError(text, ExitCode.USAGE)
+    return asked(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +238,7 @@ FromBeginning = Annotated[bool, typer.Option("--from-beginning", help="From the 
 Offset = Annotated[
     str | None,
     typer.Option(
-        help="first, last, next or a number; for a group where it has never been.",
+        help="first, last, next, a number, a time or 1h (ago); for a new group.",
         show_default="next, for a group first",
     ),
 ]

@@ -6,11 +6,14 @@ Offsets are as Kafka counts them: `next_offset` is the offset the next record wi
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
 
 from leveret.cli.api import Json, path
+from leveret.cli.errors import CliError, ExitCode
+from leveret.cli.log_names import did_you_mean, log_named, suggesting
 from leveret.cli.log_records import commands as record_commands
 from leveret.cli.output import Formatter, write_json
 from leveret.cli.session import Session, client_command
@@ -20,10 +23,6 @@ command = client_command(commands)
 
 LogName = Annotated[str, typer.Argument(help="Name of the log.")]
 Group = Annotated[str, typer.Option("--group", "-g", help="Name of the consumer group.")]
-
-
-def log_named(session: Session, name: str) -> str:
-    return f"log '{name}' in vhost '{session.vhost}'"
 
 
 @command
@@ -40,17 +39,39 @@ def create(
     compact: Annotated[
         bool, typer.Option("--compact", help="Keep the last record of each key.")
     ] = False,
+    delete_retention: Annotated[
+        str | None, typer.Option(help="How long compaction keeps tombstones, such as 1D.")
+    ] = None,
+    segment_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Size of a segment file.")
+    ] = None,
 ) -> None:
     """Create a log."""
     values = {
         "partitions": partitions,
-        "max_age": max_age,
+        "max_age": _age("--max-age", max_age),
         "max_length_bytes": max_bytes,
         "cleanup_policy": "compact" if compact else None,
+        "delete_retention": _age("--delete-retention", delete_retention),
+        "segment_bytes": segment_bytes,
     }
     body = {key: value for key, value in values.items() if value is not None}
-    session.api.put(path("logs", session.vhost, name), body, what=f"vhost '{session.vhost}'")
-    session.out.remark(f"Log '{name}' created with {partitions} partition(s).")
+    where = path("logs", session.vhost, name)
+    was_there = session.api.exists(where)
+    session.api.put(where, body, what=f"vhost '{session.vhost}'")
+    if was_there:
+        session.out.remark(f"Log '{name}' was there already, just so.")
+    else:
+        session.out.remark(f"Log '{name}' created with {partitions} partition(s).")
+
+
+def _age(option: str, text: str | None) -> str | None:
+    if text is not None and re.fullmatch(r"0*[1-9][0-9]*[YMDhms]", text, re.ASCII) is None:
+        raise CliError(
+            f"{option} must be a number and one of Y, M, D, h, m, s, such as 7D, not {text!r}.",
+            ExitCode.USAGE,
+        )
+    return text
 
 
 @client_command(commands, "list")
@@ -72,7 +93,8 @@ def list_logs(session: Session) -> None:
 @command
 def describe(session: Session, name: LogName) -> None:
     """Show a log's settings and, for each partition, its offsets, size and segments."""
-    log = session.api.get(path("logs", session.vhost, name), what=log_named(session, name))
+    with suggesting(session, name):
+        log = session.api.get(path("logs", session.vhost, name), what=log_named(session, name))
     if session.out.formatter is Formatter.JSON:
         write_json(log)
         return
@@ -93,25 +115,47 @@ def describe(session: Session, name: LogName) -> None:
 @command
 def delete(session: Session, name: LogName) -> None:
     """Delete a log with all its records and groups."""
-    session.api.delete(path("logs", session.vhost, name), what=log_named(session, name))
+    with suggesting(session, name):
+        session.api.delete(path("logs", session.vhost, name), what=log_named(session, name))
     session.out.remark(f"Log '{name}' deleted.")
 
 
 @command
 def groups(
     session: Session,
-    name: LogName,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the log.", show_default="all logs")
+    ] = None,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Only this one.")] = None,
 ) -> None:
-    """List the consumer groups of a log with their offsets, lag and members."""
-    where = path("logs", session.vhost, name, "groups")
-    found = session.api.get(where, what=log_named(session, name))
-    wanted = [item for item in found if group in (None, item["group"])]
+    """List consumer groups with their offsets, lag and members."""
+    logs = _grouped_logs(session) if name is None else [name]
+    found = [{"log": log, **one} for log in logs for one in _groups_of(session, log)]
+    wanted = [one for one in found if group in (None, one["group"])]
+    if group is not None and not wanted:
+        where = f"log '{name}'" if name is not None else "any log"
+        known = sorted({one["group"] for one in found})
+        text = f"there is no group '{group}' on {where} in vhost '{session.vhost}'"
+        raise CliError(text + did_you_mean(group, known), ExitCode.NOT_FOUND)
     if session.out.formatter is Formatter.JSON:
         write_json(wanted)
         return
-    names = ("group", "partition", "committed", "end", "lag", "member", "connection")
-    session.out.rows(names, [row for item in wanted for row in _group_rows(item)])
+    names = ("log", "group", "partition", "committed", "end", "lag", "member", "connection")
+    rows = [[one["log"], *row] for one in wanted for row in _group_rows(one)]
+    skipped = 1 if name is not None else 0
+    session.out.rows(names[skipped:], [row[skipped:] for row in rows])
+
+
+def _grouped_logs(session: Session) -> list[str]:
+    every = session.api.get(path("logs", session.vhost), what=f"vhost '{session.vhost}'")
+    return [log["name"] for log in every if log["groups"]]
+
+
+def _groups_of(session: Session, log: str) -> list[Json]:
+    with suggesting(session, log):
+        where = path("logs", session.vhost, log, "groups")
+        found: list[Json] = session.api.get(where, what=log_named(session, log))
+    return found
 
 
 def _group_rows(group: Json) -> list[list[Json]]:
@@ -145,12 +189,23 @@ def reset(
     body: dict[str, Json] = {"to": target, "dry_run": dry_run}
     body |= {} if partition is None else {"partition": partition}
     where = path("logs", session.vhost, name, "groups", group, "reset")
-    answer = session.api.post(where, body, what=f"group '{group}' on {log_named(session, name)}")
+    with suggesting(session, name, group):
+        what = f"group '{group}' on {log_named(session, name)}"
+        answer = session.api.post(where, body, what=what)
     moves = answer.get("offsets", []) if isinstance(answer, dict) else answer
     names = ("partition", "from", "to")
     session.out.rows(names, [[move.get(key) for key in names] for move in moves or []])
     if dry_run:
         session.out.remark("Nothing changed (--dry-run).")
+
+
+@command
+def forget(session: Session, name: LogName, group: Group) -> None:
+    """Forget a group that has no members, with its offsets."""
+    where = path("logs", session.vhost, name, "groups", group)
+    with suggesting(session, name, group):
+        session.api.delete(where, what=f"group '{group}' on {log_named(session, name)}")
+    session.out.remark(f"Group '{group}' forgotten.")
 
 
 commands.add_typer(record_commands)

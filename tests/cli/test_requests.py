@@ -440,6 +440,7 @@ ROWS = [
     Row(
         "log create l --partitions 3 --max-age 7D --max-bytes 1000 --compact",
         [
+            asks(GET + "logs/%2F/l"),
             asks(
                 PUT + "logs/%2F/l",
                 {
@@ -448,13 +449,14 @@ ROWS = [
                     "max_length_bytes": 1000,
                     "cleanup_policy": "compact",
                 },
-            )
+            ),
         ],
     ),
     Row("log list", [asks(GET + "logs/%2F")], {GET + "logs/%2F": [LOG]}),
     Row("log describe l", [asks(GET + "logs/%2F/l")], {GET + "logs/%2F/l": LOG}),
     Row("log delete l", [asks(DELETE + "logs/%2F/l")]),
     Row("log groups l", [asks(GET + "logs/%2F/l/groups")], {GET + "logs/%2F/l/groups": [GROUP]}),
+    Row("log forget l --group g", [asks(DELETE + "logs/%2F/l/groups/g")]),
     Row(
         "log reset l --group g --to 7 --partition 1 --dry-run",
         [asks(POST + "logs/%2F/l/groups/g/reset", {"to": 7, "partition": 1, "dry_run": True})],
@@ -474,16 +476,19 @@ ROWS = [
     Row(
         "log consume l --group g --count 2",
         [
-            asks(POST + "logs/%2F/l/groups/g/fetch", {"count": 2, "wait": 20.0}),
-            asks(POST + "logs/%2F/l/groups/g/commit", {"offsets": {"0": 6, "1": 10}}),
+            asks(POST + "logs/%2F/l/groups/g/members", {"start": "first"}),
+            asks(POST + "logs/%2F/l/groups/g/members/m/fetch", {"count": 2, "wait": 20.0}),
+            asks(POST + "logs/%2F/l/groups/g/members/m/commit", {"offsets": {"0": 6, "1": 10}}),
+            asks(DELETE + "logs/%2F/l/groups/g/members/m"),
         ],
         {
-            POST + "logs/%2F/l/groups/g/fetch": {
+            POST + "logs/%2F/l/groups/g/members": {"member": "m", "partitions": [0, 1]},
+            POST + "logs/%2F/l/groups/g/members/m/fetch": {
                 "records": [
                     {"partition": 0, "offset": 5, "value": "v"},
                     {"partition": 1, "offset": 9, "value": "w"},
                 ]
-            }
+            },
         },
     ),
     # history

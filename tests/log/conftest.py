@@ -70,13 +70,21 @@ class Reader:
     _numbers = itertools.count(1)
 
     def __init__(
-        self, home: Home, queue: str, *, prefetch: int = 100, acks: bool = True, **arguments: Any
+        self,
+        home: Home,
+        queue: str,
+        *,
+        prefetch: int = 100,
+        acks: bool = True,
+        on_record: Callable[[Any, bytes], None] = lambda method, body: None,
+        **arguments: Any,
     ) -> None:
         self.connection = home.connect()
         self.channel = self.connection.channel()
         self.channel.basic_qos(prefetch_count=prefetch)
         self.records: list[tuple[Any, Any, bytes]] = []
         self.acks = acks
+        self._tell = on_record
         self.is_dead = False
         given = {key.replace("_", "-"): value for key, value in arguments.items()}
         self.tag = self.channel.basic_consume(
@@ -88,6 +96,7 @@ class Reader:
 
     def _on_record(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self.records.append((method, properties, body))
+        self._tell(method, body)
         if self.acks:
             channel.basic_ack(method.delivery_tag)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import aio_pika
+import pika
 import pytest
 
 from leveret.launch import RunningBroker, in_process_settings
+from leveret.model.partitioning import partition_of
 from tests.log.conftest import STREAM
 
 
@@ -70,3 +72,31 @@ async def test_a_group_shares_a_partitioned_log(connection, running):
     assert [len({partition for partition, _ in mine}) for mine in seen] == [1, 1, 1]
     for mine in seen:
         assert [offset for _, offset in mine] == list(range(30))
+
+
+async def test_every_client_places_a_key_alike(connection, running):
+    """Also another kind of client, and after a restart's worth of new connections."""
+    channel = await connection.channel()
+    await channel.set_qos(prefetch_count=100)
+    arguments = {**STREAM, "x-partitions": 3}
+    queue = await channel.declare_queue("orders", durable=True, arguments=arguments)
+    exchange = await channel.get_exchange("orders")
+    keys = [f"key-{number}" for number in range(20)]
+    for key in keys:
+        await exchange.publish(aio_pika.Message(b"aio-pika"), key)
+    await asyncio.to_thread(publish_with_pika, running.url, keys)
+    found: dict[str, set[int]] = {key: set() for key in keys}
+    async with queue.iterator(arguments={"x-stream-offset": "first"}) as messages:
+        for _ in range(2 * len(keys)):
+            message = await asyncio.wait_for(anext(messages), 20)
+            await message.ack()
+            found[message.routing_key].add(message.headers["x-partition"])
+    assert found == {key: {partition_of(key.encode(), 3)} for key in keys}
+
+
+def publish_with_pika(url, keys):
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for key in keys:
+            channel.basic_publish("orders", key, b"pika")
