@@ -6,7 +6,6 @@ level that holds something is the front, first in first out within it.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -69,10 +68,13 @@ class PriorityReady:
             level.clear()
         self._count = 0
 
-    def put_back(self, entry: Entry) -> None:
-        number = self._number(entry)
-        self._levels[number] = _merged([entry], self._levels[number])
-        self._count += 1
+    def put_back(self, entries: Iterable[Entry]) -> None:
+        returned: dict[int, list[Entry]] = {}
+        for entry in entries:
+            returned.setdefault(self._number(entry), []).append(entry)
+        for number, some in returned.items():
+            self._count += len(some)
+            self._levels[number] = _merged(some, self._levels[number])
 
     def _number(self, entry: Entry) -> int:
         return min(entry.message.scan.priority or 0, len(self._levels) - 1)
@@ -92,15 +94,18 @@ def by_id(entry: Entry) -> int:
 def put_back(ready: Ready, entries: list[Entry]) -> Ready:
     """Entries return to their original places; what holds them now."""
     if isinstance(ready, PriorityReady):
-        for entry in entries:
-            ready.put_back(entry)
+        ready.put_back(entries)
         return ready
     assert isinstance(ready, deque)
     return _merged(entries, ready)
 
 
 def _merged(entries: list[Entry], ready: deque[Entry]) -> deque[Entry]:
-    entries = sorted(entries, key=by_id)
-    while entries and (not ready or entries[-1].id < ready[0].id):
-        ready.appendleft(entries.pop())
-    return deque(heapq.merge(entries, ready, key=by_id)) if entries else ready
+    """What comes back belongs near the front, so only that is looked at."""
+    if not entries:
+        return ready
+    front, last = list(entries), max(map(by_id, entries))
+    while ready and ready[0].id < last:
+        front.append(ready.popleft())
+    ready.extendleft(sorted(front, key=by_id, reverse=True))
+    return ready
