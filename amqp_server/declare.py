@@ -36,13 +36,31 @@ class Declarations:
         self._last_queue = ""
 
     def handle(self, method: Method, table: bytes) -> None:
+        version = self._channel.vhost.version
         if isinstance(method, commands.Queue.Declare):
             self._declare_queue(method, table)
+        else:
+            handler = _HANDLERS.get(type(method))
+            if handler is None:
+                raise NotImplementedHere(f"{method.name} is not implemented")
+            handler(self, method)
+        if self._channel.vhost.version != version or isinstance(method, commands.Queue.Purge):
+            self._note(method)
+
+    def _note(self, method: Any) -> None:
+        """Something was changed: in the audit log, unless only this connection can see it."""
+        session = self._channel.session
+        queue = self._last_queue if getattr(method, "queue", None) == "" else _named_by(method)
+        if getattr(method, "exclusive", False) or queue in session.exclusive_queues:
             return
-        handler = _HANDLERS.get(type(method))
-        if handler is None:
-            raise NotImplementedHere(f"{method.name} is not implemented")
-        handler(self, method)
+        self._channel.broker.access.audit.note(
+            user=session.user.name,
+            source="{}:{}".format(*session.line.peer),
+            via="AMQP",
+            vhost=self._channel.vhost.name,
+            action=method.name.lower(),
+            target=" -> ".join(_touched(method, queue)),
+        )
 
     def queue_for(self, action: Action, name: str) -> HeldQueue:
         """The named queue, or the last one declared on this channel, if the user may."""
@@ -226,6 +244,16 @@ class Declarations:
 
 def _clean(name: str) -> str:
     return name.replace("\r", "").replace("\n", "")
+
+
+def _named_by(method: Any) -> str:
+    return str(getattr(method, "queue", ""))
+
+
+def _touched(method: Any, queue: str) -> list[str]:
+    """Names of what a method changes: from where to where, if it binds."""
+    names = [getattr(method, field, "") for field in ("source", "exchange", "destination")]
+    return [name for name in (*names, queue) if name]
 
 
 _HANDLERS: dict[type[Method], Callable[[Declarations, Any], None]] = {

@@ -103,7 +103,9 @@ def _decided(session: Session, name: str, answer: User | Refused) -> None:
 
 def _refuse(session: Session, name: str, answer: Refused) -> None:
     mechanism, why = session.mechanism, answer.why.value
-    log.warning("%s: login of %r refused (%s): %s", session.name, name, mechanism, why)
+    facts = {"event": "login refused", "user": name, "peer": session.line.peer[0], "why": why}
+    said = (session.name, name, mechanism, why)
+    log.warning("%s: login of %r refused (%s): %s", *said, extra={"facts": facts})
     if session.capabilities.get("authentication_failure_close") is True:
         session.listening.go_on(Deaf.LOGGING_IN)
         session.fail(

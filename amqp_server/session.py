@@ -301,7 +301,7 @@ class Session:
             return
         held.state, held.publish = ChannelState.CLOSING, None
         class_id, method_id = self.wire.last_method
-        log.info("%s channel %d: %s", self.name, number, error.reply_text)
+        self._tell_of(logging.INFO, f" channel {number}", error)
         close = commands.Channel.Close(int(error.code), error.reply_text, class_id, method_id)
         self._end_channel(number)
         self._say(number, close)
@@ -342,7 +342,11 @@ class Session:
         self.broker.connections[self] = None
         self.broker.counters.connections_opened += 1
         self.broker.events.connection(self, "created")
-        log.info("%s: user %r opened vhost %r", self.name, self.user.name, name)
+        facts = {"event": "connection opened", "user": self.user.name, "vhost": name}
+        facts |= {"peer": self.line.peer[0], "mechanism": self.mechanism}
+        log.info(
+            "%s: user %r opened vhost %r", self.name, self.user.name, name, extra={"facts": facts}
+        )
         self._say(0, commands.Connection.OpenOk())
 
     def _update_secret(self, method: Any) -> None:
@@ -377,7 +381,7 @@ class Session:
         class_id, method_id = (
             self.wire.last_method if not isinstance(error, ConnectionForced) else (0, 0)
         )
-        log.warning("%s: closing: %s", self.name, error.reply_text)
+        self._tell_of(logging.WARNING, ": closing", error)
         self.end()
         self.wire.state = ConnectionState.CLOSING
         self._say(
@@ -386,6 +390,11 @@ class Session:
         )
         self.flush()
         self.line.end_in(DEAF_GRACE_SECONDS if self.wire.deaf else CLOSE_GRACE_SECONDS)
+
+    def _tell_of(self, level: int, what: str, error: BrokerError) -> None:
+        facts = {"event": "refused", "code": int(error.code), "user": self.user.name}
+        facts |= {"vhost": self.vhost.name, "peer": self.line.peer[0]}
+        log.log(level, "%s%s: %s", self.name, what, error.reply_text, extra={"facts": facts})
 
     def close(self, reason: str) -> None:
         """An operator, or the end of the broker, closes it."""

@@ -70,7 +70,11 @@ class Doorkeeper:
         answer = await self.broker.access.logins.check(name, password, host)
         if not isinstance(answer, Refused):
             return answer
-        log.warning("HTTP from %s: login of %r refused: %s", host, name, answer.why.value)
+        why = answer.why.value
+        facts = {"event": "login refused", "user": name, "peer": host, "why": why}
+        log.warning(
+            "HTTP from %s: login of %r refused: %s", host, name, why, extra={"facts": facts}
+        )
         if answer.why is Refusal.TOO_MANY:
             wait = str(math.ceil(answer.retry_seconds))
             raise ApiError(429, f"too many failed log-ins, wait {wait} s", {"Retry-After": wait})

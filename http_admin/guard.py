@@ -2,8 +2,8 @@
 
 In order: the Host header (against DNS rebinding), the origin of changes (against forged requests),
 the size of the body (413 before anything is parsed); then the application; then the security
-headers (HSTS, too, where TLS is spoken). Whatever goes wrong behind it is answered in the one error
-form, and logged here.
+headers (HSTS, too, where TLS is spoken). Changes are noted in the audit log. Whatever goes wrong
+behind it is answered in the one error form, and logged here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_admin.errors import ApiError, error_response
+from leveret.broker.access.audit import Audit
 from leveret.config import Settings
 
 log = logging.getLogger("leveret.http")
@@ -36,6 +37,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_TRAFFIC = ("/publish", "/get", "/fetch", "/commit", "/api/login", "/api/logout")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -72,9 +74,10 @@ def host_of(header: str) -> str:
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, audit: Audit) -> None:
         self._app = app
         self._settings = settings
+        self._audit = audit
         self._hosts = Hosts(settings.host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,6 +97,19 @@ class Guard:
             await error_response(500, "internal error, see the broker's log")(
                 scope, receive, answer.send
             )
+        if is_change(scope["method"], scope["path"]):
+            self._note(scope, answer.status)
+
+    def _note(self, scope: Scope, status: int) -> None:
+        user = scope.get("state", {}).get("user")
+        client = scope.get("client") or ("",)
+        self._audit.note(
+            user=user.name if user is not None else "",
+            source=client[0],
+            via="HTTP",
+            action=f"{scope['method']} {shown_path(_as_asked(scope))}",
+            outcome="done" if status < 400 else str(status),
+        )
 
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
         headers = MutableHeaders(scope=scope)
@@ -119,6 +135,19 @@ def _is_foreign(headers: Headers) -> bool:
         return True
     origin, host = headers.get("origin"), headers.get("host")
     return origin is not None and (origin == "null" or urlsplit(origin).netloc != host)
+
+
+def _as_asked(scope: Scope) -> str:
+    """The path before anybody decoded it: a vhost may be called `/`."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("ascii", "backslashreplace")
+
+
+def is_change(method: str, path: str) -> bool:
+    """Does this change the broker? Messages come and go without."""
+    if method in _SAFE or path.startswith("/api/route/"):
+        return False
+    return not path.rstrip("/").endswith(_TRAFFIC)
 
 
 def shown_path(path: str) -> str:
@@ -195,10 +224,12 @@ class _Answer:
         self._is_api = scope["path"].startswith(("/api", "/metrics"))
         self._is_secure = scope.get("scheme") == "https"
         self.started = False
+        self.status = 0
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
+            self.status = message["status"]
             headers = MutableHeaders(scope=message)
             for name, value in _HEADERS.items():
                 headers[name] = value

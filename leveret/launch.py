@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from amqp_server.server import AmqpServer
 from leveret.broker import Broker
 from leveret.config import Settings
+from leveret.log_lines import configure
 from leveret.model.clock import Clock
 from leveret.model.store import OnCommitted, OnFailed, Store, StoreError
 
@@ -298,11 +300,8 @@ class ThreadedBroker:
 
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; the exit code."""
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    configure(settings)
+    os.umask(0o077)  # what the broker writes is its owner's
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:
         with asyncio.Runner(loop_factory=_new_loop) as runner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from http_admin.routes import (
+    audit,
     connections,
     definitions,
     docs,
@@ -38,6 +39,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     operations.router,
     connections.router,
     docs.router,
+    audit.router,
     topology.router,
     scheduled.router,
     messages.router,

@@ -171,7 +171,7 @@ class Broker:
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 queue.close(deleted=False)
-        self.access.stop()
+        await self.access.stop()
         await self.store.close()
         await self.log_keeper.stop()
 

@@ -21,8 +21,8 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock: int | None = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock: int | None = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreError(f"cannot use data directory {path}: {error.strerror}") from error
         try:

@@ -87,6 +87,7 @@ RULES: dict[str, Rule] = {
     "GET /api/healthchecks/node/{name}": _tag(),
     "GET /api/aliveness-test/{vhost}": _vhost(),
     "GET /api/settings": _MONITORING,
+    "GET /api/audit": _admin(),
     "GET /api/alarms": _tag(),
     "POST /api/shutdown": _admin(),
     "DELETE /api/reset": _admin(),

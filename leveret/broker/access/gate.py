@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from leveret.broker.access.audit import Audit
 from leveret.broker.access.logins import Logins
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Gate:
         self.logins = Logins(
             broker.users, broker.settings, broker.clock.monotonic, broker.turn.schedule
         )
+        folder = None if broker.settings.memory else broker.settings.data_dir
+        self.audit = Audit(folder, broker.clock.wall_ms)
         self._to_review: set[str] = set()
 
     def __repr__(self) -> str:
@@ -45,5 +48,6 @@ class Gate:
         for connection in [one for one in self._broker.connections if one.user.name in users]:
             connection.review_rights()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         self.logins.stop()
+        await self.audit.stop()

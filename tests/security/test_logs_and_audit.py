@@ -1,0 +1,252 @@
+"""What is written down: one line per event, no secret ever, and who changed what."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pika
+import pytest
+
+import leveret
+from leveret.broker.access import audit
+from leveret.broker.access.audit import Audit, Entry
+from leveret.log_lines import JsonLines, TextLines, escaped
+from tests.http.conftest import Served, serve
+from tests.support.brokers import ROOT
+
+CANARY = "cAnArY-7f3a"
+"""Part of every secret below; it must turn up nowhere."""
+
+
+def _record(message: str, **more: Any) -> logging.LogRecord:
+    record = logging.LogRecord("leveret.x", logging.INFO, "f", 1, message, (), None)
+    record.__dict__.update(more)
+    return record
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\r\nINFO fake", "\x1b[2J", "tab\there", "\u2028"])
+def test_names_make_no_second_line(name: str) -> None:
+    for lines in (TextLines(), JsonLines()):
+        said = lines.format(_record(f"user {name!s} came"))
+        assert "\n" not in said and "\x1b" not in said and "\r" not in said
+    assert escaped("plain ü") == "plain ü"
+
+
+def test_json_lines_have_fields() -> None:
+    said = json.loads(JsonLines().format(_record("x", facts={"event": "login refused"})))
+    assert said["event"] == "login refused" and said["level"] == "info"
+    assert said["time"].endswith("Z") and said["logger"] == "leveret.x" and said["message"] == "x"
+
+
+def test_json_lines_hold_exceptions() -> None:
+    try:
+        raise ValueError("no")
+    except ValueError:
+        said = json.loads(JsonLines().format(_record("x", exc_info=sys.exc_info())))
+    assert "ValueError: no" in said["exception"]
+
+
+# Secrets -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _process(folder: Path) -> Iterator[tuple[int, int, Path, int]]:
+    """A broker with a log in JSON: its AMQP and HTTP ports, its log, its process."""
+    log = folder / "log"
+    command = [sys.executable, "-m", "leveret", "serve", "--amqp-port", "0", "--http-port", "0"]
+    command += ["--data-dir", str(folder / "data"), "--set", "log_format=json"]
+    command += ["--set", "log_level=debug"]
+    environment = {**os.environ, "LEVERET_DEFAULT_PASSWORD": f"default-{CANARY}"}
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, env=environment
+        )
+        assert process.stdout is not None
+        try:
+            words = dict(w.split("=") for w in process.stdout.readline().decode().split()[2:])
+            ports = [int(words[name].rpartition(":")[2]) for name in ("amqp", "http")]
+            yield ports[0], ports[1], log, process.pid
+        finally:
+            process.terminate()
+            process.wait(30)
+            process.stdout.close()
+
+
+def _use_secrets(amqp: int, http: int) -> list[str]:
+    """Everything that takes a secret, right and wrong; the answers, without the hashes."""
+    heard = []
+    admin = ("guest", f"default-{CANARY}")
+    with httpx.Client(base_url=f"http://127.0.0.1:{http}", auth=admin, timeout=60) as api:
+        body: Any = {"password": f"new-{CANARY}", "tags": "management"}
+        heard.append(api.put("/api/users/u", json=body).text)
+        heard.append(api.put("/api/users/v", json={**body, "tags": 5}).text)
+        heard.append(api.put("/api/users/v", content=json.dumps(body)[:-3]).text)
+        heard.append(api.get("/api/whoami", auth=("u", f"wrong-{CANARY}")).text)
+        login = {"username": "u", "password": f"new-{CANARY}"}
+        heard.append(api.post("/api/login", json=login).text)
+        heard.append(api.post("/api/login", json={**login, "password": f"bad-{CANARY}"}).text)
+        heard.append(api.post("/api/login", json={"password": f"alone-{CANARY}"}).text)
+        assert api.get(f"/api/auth/hash_password/path-{CANARY}").status_code == 200
+        heard.append(api.delete(f"/api/auth/hash_password/path-{CANARY}").text)
+        users: Any = {"users": [{"name": "w", "password": f"import-{CANARY}", "tags": 5}]}
+        heard.append(api.post("/api/definitions", json=users).text)
+        for path in ("/api/settings", "/api/overview", "/api/users", "/api/definitions"):
+            heard.append(api.get(path).text)
+    for name, password in (("guest", f"default-{CANARY}"), ("guest", f"bad-{CANARY}")):
+        credentials = pika.PlainCredentials(name, password)
+        try:
+            pika.BlockingConnection(
+                pika.ConnectionParameters("127.0.0.1", amqp, credentials=credentials)
+            ).close()
+        except pika.exceptions.AMQPError as error:
+            heard.append(repr(error))
+    return heard
+
+
+def test_no_secret_is_written_down_or_told(tmp_path: Path) -> None:
+    with _process(tmp_path) as (amqp, http, log, pid):
+        heard = _use_secrets(amqp, http)
+        command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert CANARY.encode() not in command_line
+    assert not [text for text in heard if CANARY in text]
+    lines = log.read_text(encoding="utf-8")
+    assert CANARY not in lines
+    events = [json.loads(line).get("event") for line in lines.splitlines()]
+    assert events.count("connection opened") == 1
+    assert events.count("login refused") == 3
+    data = tmp_path / "data"
+    for path in data.rglob("*"):
+        if path.is_file():
+            assert CANARY.encode() not in path.read_bytes(), path
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+
+
+# Audit -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(data_dir=tmp_path_factory.mktemp("audit")) as threaded:
+        yield Served(threaded)
+
+
+def _entries(api: httpx.Client, **query: Any) -> list[dict[str, Any]]:
+    answer = api.get("/api/audit", params=query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()
+    return found
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_changes_over_http_are_audited(served: Served) -> None:
+    with served.client() as api:
+        api.put("/api/queues/%2F/audited", json={})
+        api.put("/api/users/eve", json={"password": CANARY, "tags": ""})
+        api.put("/api/users/eve", json={"password": CANARY})  # 400
+        api.get("/api/queues")
+        message = {"routing_key": "x", "payload": "x", "properties": {}}
+        api.post("/api/exchanges/%2F/amq.default/publish", json=message)
+        found = _entries(api, count=3)
+    assert [(one["action"], one["outcome"]) for one in found] == [
+        ("PUT /api/users/eve", "400"),
+        ("PUT /api/users/eve", "done"),
+        ("PUT /api/queues/%2F/audited", "done"),
+    ]
+    assert {(one["user"], one["source"], one["via"]) for one in found} == {
+        ("guest", "127.0.0.1", "HTTP")
+    }
+    assert CANARY not in str(found)
+
+
+def test_refused_changes_name_who_asked(served: Served) -> None:
+    with served.client() as api, served.client(None) as nobody:
+        assert nobody.delete("/api/queues/%2F/audited").status_code == 401
+        (entry,) = _entries(api, count=1)
+    assert entry["user"] == "" and entry["outcome"] == "401"
+
+
+def test_changes_over_amqp_are_audited(served: Served) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(served.amqp_url))
+    channel = connection.channel()
+    channel.queue_declare("amqp-q", durable=True)
+    channel.queue_declare("amqp-q", durable=True)  # changes nothing
+    channel.queue_declare("", exclusive=True)  # nobody else can see it
+    channel.exchange_declare("amqp-x", "fanout")
+    channel.queue_bind("amqp-q", "amqp-x", "k")
+    channel.basic_publish("amqp-x", "k", b"x")
+    channel.queue_purge("amqp-q")
+    channel.exchange_delete("amqp-x")
+    channel.queue_delete("amqp-q")
+    connection.close()
+    with served.client() as api:
+        found = [one for one in _entries(api, count=50, vhost="/") if one["via"] == "AMQP"]
+    assert [(one["action"], one["target"]) for one in reversed(found)] == [
+        ("queue.declare", "amqp-q"),
+        ("exchange.declare", "amqp-x"),
+        ("queue.bind", "amqp-x -> amqp-q"),
+        ("queue.purge", "amqp-q"),
+        ("exchange.delete", "amqp-x"),
+        ("queue.delete", "amqp-q"),
+    ]
+    assert all(one["source"].startswith("127.0.0.1:") for one in found)
+
+
+def test_entries_can_be_chosen(served: Served) -> None:
+    with served.client() as api:
+        everything = _entries(api, count=1000)
+        assert _entries(api, user="nobody-at-all") == []
+        middle = everything[len(everything) // 2]["time_ms"]
+        assert all(one["time_ms"] < middle for one in _entries(api, before=middle))
+        assert api.get("/api/audit", params={"count": 0}).status_code == 400
+
+
+async def test_entries_survive_a_restart_and_files_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "LARGEST", 2_000)
+    monkeypatch.setattr(audit, "_BLOCK", 64)
+    first = Audit(tmp_path, lambda: 5)
+    for number in range(100):
+        first.note(user="ü", source="s", via="HTTP", action=f"{number}", target="\n\ud800")
+        if number % 10 == 0:
+            await first.stop()
+    await first.stop()
+    with (tmp_path / "audit.log").open("ab") as file:
+        file.write(b'{"time_ms": 1, "user": "cut o')
+    again = await Audit(tmp_path, lambda: 5).newest(1000, lambda entry: True)
+    assert [entry["action"] for entry in again] == [str(n) for n in range(99, 99 - len(again), -1)]
+    assert 10 <= len(again) < 100
+    assert again[0]["user"] == "ü" and again[0]["target"] == "\n?"
+    assert _modes(tmp_path) == {"audit.log": 0o600, "audit.log.1": 0o600}
+
+
+def _modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+async def test_broker_in_memory_keeps_the_newest_entries() -> None:
+    async with leveret.Broker() as running:
+        log = running.broker.access.audit
+        for number in range(3):
+            log.note(user="u", source="s", via="AMQP", action=str(number))
+        found = await log.newest(2, lambda entry: entry["user"] == "u")
+    assert [entry["action"] for entry in found] == ["2", "1"]
+    assert set(found[0]) == set(Entry.__dataclass_fields__)
