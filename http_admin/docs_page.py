@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+OWN = "x-leveret"
 Operation = tuple[str, str, dict[str, Any]]
 
 
@@ -53,8 +54,9 @@ def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[
         inner.append("<h3>Body</h3>" + _fields(content.get("schema", {}), schemas))
     inner.append(_answers(operation["responses"], schemas))
     head, _, _ = about.partition("\n")
+    own = ' <span class="method">Leveret</span>' if operation.get(OWN) else ""
     return (
-        f'<details><summary>{title} <span class="muted">{head}</span></summary>'
+        f'<details><summary>{title} <span class="muted">{head}</span>{own}</summary>'
         f"<div>{''.join(inner)}</div></details>"
     )
 

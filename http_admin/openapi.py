@@ -14,6 +14,12 @@ ABOUT = (
     "`sort_reverse` and `columns`; with `page` they answer with a page, else with an array."
 )
 OPEN_PATHS = ("/api/login", "/metrics")
+OWN = "x-leveret"
+"""Marks operations that RabbitMQ does not have."""
+_OWN_PATHS = (
+    "/api/alarms", "/api/history", "/api/logout", "/api/logs", "/api/route", "/api/settings",
+    "/api/shutdown", "/api/trace",
+)  # fmt: skip
 
 
 def describe(app: FastAPI) -> Description:
@@ -28,12 +34,23 @@ def describe(app: FastAPI) -> Description:
                 # Malformed requests are answered with 400 here, not with FastAPI's 422.
                 operation["responses"].pop("422", None)
                 _say_what_changes_answer(method, operation["responses"])
+                if _is_own(path):
+                    operation[OWN] = True
                 if path in OPEN_PATHS:
                     operation["security"] = []
         for unused in ("HTTPValidationError", "ValidationError"):
             made.get("components", {}).get("schemas", {}).pop(unused, None)
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _is_own(path: str) -> bool:
+    beginning = "/".join(path.split("/")[:3])
+    return (
+        beginning in _OWN_PATHS
+        or path == "/api/stream"
+        or bool({"browse", "scheduled"} & {*path.split("/")})
+    )
 
 
 def _say_what_changes_answer(method: str, responses: Description) -> None:
