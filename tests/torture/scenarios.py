@@ -14,6 +14,8 @@ from tests.torture.dead_letters import kill_among_the_dying
 from tests.torture.definitions import kill_while_defining
 from tests.torture.disk_full import fill_the_disk
 from tests.torture.faults import inject_faults
+from tests.torture.groups import kill_members_and_broker
+from tests.torture.logs import cut_tails, flip_sealed
 from tests.torture.outcome import Outcome, Progress
 from tests.torture.power_loss import cut_the_power
 from tests.torture.rot import flip_bits
@@ -54,8 +56,13 @@ SCENARIOS = (
     Scenario("R-06", "kill -9 while dead-lettering", 50, "kills", _die),
     Scenario("R-07", "kill -9 after acks", 200, "kills", kill_after_acks),
     Scenario("R-08", "kill -9 while defining", 200, "kills", kill_while_defining),
+    Scenario("R-09", "log tail", 20_000, "flips, and every cut", cut_tails),
+    Scenario("R-10", "log rot", 5_000, "flipped bits", flip_sealed),
     Scenario("R-11", "rot", 1_000, "flipped bits", flip_bits),
     Scenario("R-12", "disk full", 20, "disks with the alarm and without", fill_the_disk),
     Scenario("R-13", "start and stop", 1_000, "thousand messages", _start_and_stop),
     Scenario("R-14", "consumers that do not read", 1_000, "thousand messages", _stall),
+    Scenario(
+        "R-25", "consumer groups", 200, "kills of members and broker", kill_members_and_broker
+    ),
 )
