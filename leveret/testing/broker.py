@@ -52,8 +52,8 @@ class LeveretBroker(ThreadedBroker):
         self.clock.jump = self._jump
         return self
 
-    def _jump(self, seconds: float, heartbeats: bool) -> None:
-        jumping = jump(self._running(), self.clock, seconds, heartbeats)
+    def _jump(self, milliseconds: int, heartbeats: bool) -> None:
+        jumping = jump(self._running(), self.clock, milliseconds, heartbeats)
         assert self._loop is not None
         asyncio.run_coroutine_threadsafe(jumping, self._loop).result()
 

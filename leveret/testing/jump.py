@@ -13,26 +13,20 @@ from leveret.launch import RunningBroker
 from leveret.testing.clock import LeveretClock
 
 MOST_STEPS = 10_000
-SHORTEST_SECONDS = 0.001
 ROUNDS = 5
 
 
-async def jump(
-    running: RunningBroker, clock: LeveretClock, seconds: float, heartbeats: bool
-) -> None:
+async def jump(running: RunningBroker, clock: LeveretClock, ms: int, heartbeats: bool) -> None:
     running.amqp.look_for_late_acks()  # what is unacked now has been so since now at the latest
-    left, shortest = seconds, max(seconds / MOST_STEPS, SHORTEST_SECONDS)
+    left, shortest = ms, max(ms // MOST_STEPS, 1)
     while left > 0:
-        step = min(left, max(_to_next_deadline(running, clock), shortest))
+        next_ms = running.broker.deadlines.next_ms
+        to_next = left if next_ms is None else next_ms - clock.wall_ms()
+        step = min(left, max(to_next, shortest))
         clock.move(step)
-        _look_around(running, step, heartbeats)
+        _look_around(running, step / 1000, heartbeats)
         await _settle(running)
         left -= step
-
-
-def _to_next_deadline(running: RunningBroker, clock: LeveretClock) -> float:
-    next_ms = running.broker.deadlines.next_ms
-    return float("inf") if next_ms is None else (next_ms - clock.wall_ms()) / 1000
 
 
 def _look_around(running: RunningBroker, seconds: float, heartbeats: bool) -> None:
