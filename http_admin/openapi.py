@@ -45,12 +45,9 @@ def describe(app: FastAPI) -> Description:
 
 
 def _is_own(path: str) -> bool:
-    beginning = "/".join(path.split("/")[:3])
-    return (
-        beginning in _OWN_PATHS
-        or path == "/api/stream"
-        or bool({"browse", "scheduled"} & {*path.split("/")})
-    )
+    parts = path.split("/")
+    is_under = "/".join(parts[:3]) in _OWN_PATHS
+    return is_under or path == "/api/stream" or "browse" in parts or "scheduled" in parts
 
 
 def _say_what_changes_answer(method: str, responses: Description) -> None:

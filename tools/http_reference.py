@@ -30,13 +30,13 @@ TITLES = {
 def operations_of(described: dict[str, Any]) -> dict[str, list[str]]:
     """The rows of each group, in the order of TITLES."""
     groups: dict[str, list[str]] = defaultdict(list)
-    for path, methods in described["paths"].items():
-        for method, operation in methods.items():
+    for path, methods in sorted(described["paths"].items()):
+        for method, operation in sorted(methods.items()):
             groups[operation["tags"][0]].append(_row(method.upper(), path, operation))
     missing = groups.keys() - TITLES.keys()
     if missing:
         raise SystemExit(f"no title for {', '.join(sorted(missing))}: add it to {__file__}")
-    return {title: sorted(groups[tag]) for tag, title in TITLES.items() if tag in groups}
+    return {title: groups[tag] for tag, title in TITLES.items() if tag in groups}
 
 
 def _row(method: str, path: str, operation: dict[str, Any]) -> str:
@@ -78,9 +78,7 @@ def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
     made = rewritten(page, description())
     if "--check" in sys.argv:
-        sys.exit(
-            0 if made == page else f"{PAGE} is out of date: run python tools/http_reference.py"
-        )
+        sys.exit(0 if made == page else f"{PAGE} is out of date: run python {__file__}")
     PAGE.write_text(made, encoding="utf-8")
 
 
