@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from leveret.broker.dead_letters import watch_stuck
 from leveret.broker.metrics import SAMPLE_MS
+from leveret.model.history import Keep
 from leveret.model.store import Retention, StoreState
 from queues import ClassicQueue
 
@@ -22,6 +23,8 @@ log = logging.getLogger("leveret.broker")
 WATCH_SECONDS = 0.25
 SOONEST_SECONDS = 0.02
 SWEEP_SECONDS = 30.0
+SWEEP_BYTES = 64 << 20
+"""When so much has come and gone, a sweep is worth it before its time."""
 MESSAGE_OVERHEAD = 400
 """Octets a message in memory costs beside its body, roughly."""
 
@@ -35,6 +38,8 @@ class Upkeep:
         """Queues whose dead letters find no room."""
         self._tasks: list[asyncio.Task[None]] = []
         self._next_sweep = broker.clock.monotonic() + SWEEP_SECONDS
+        self._written = self._held = 0
+        """What the store had taken and the queues held at the last sweep, in octets."""
         self._sampled_ms = 0
         self._free, self._looked = 0, 0.0
         self._pause = WATCH_SECONDS
@@ -63,9 +68,25 @@ class Upkeep:
         self._broker.log_keeper.tidy_if_due()
 
     async def _sweep(self) -> None:
-        if self._broker.clock.monotonic() >= self._next_sweep:
+        if self._broker.clock.monotonic() >= self._next_sweep or self._is_sweep_worth_it():
             self._next_sweep = self._broker.clock.monotonic() + SWEEP_SECONDS
             await self.sweep()
+
+    def _is_sweep_worth_it(self) -> bool:
+        """Under load the file would grow by all that comes between two sweeps. What a sweep costs
+        grows with what the queues hold, and so does what must have gone."""
+        broker = self._broker
+        came = broker.store.written - self._written
+        if came < SWEEP_BYTES:
+            return False
+        queues = broker.durable_queues()
+        held = _held(queues)
+        if came - (held - self._held) < max(SWEEP_BYTES, held // 4):
+            return False
+        limit = broker.settings.history_max_bytes + held
+        return broker.store.usage.bytes + came > limit or any(
+            queue.keep is not Keep.FULL for queue in queues
+        )
 
     def _sample(self) -> None:
         now = self._broker.clock.wall_ms()
@@ -118,7 +139,9 @@ class Upkeep:
     async def sweep(self) -> None:
         """Trim history to what the settings let it keep."""
         broker = self._broker
-        live = [queue.live() for queue in broker.durable_queues()]
+        queues = broker.durable_queues()
+        self._written, self._held = broker.store.written, _held(queues)
+        live = [queue.live() for queue in queues]
         for delayed in broker.stations.delays.by_exchange.values():
             live += delayed.live()
         settings = broker.settings
@@ -131,3 +154,7 @@ class Upkeep:
                 max_bytes=settings.history_max_bytes,
             )
         )
+
+
+def _held(queues: Iterable[ClassicQueue]) -> int:
+    return sum(queue.message_bytes + queue.unacked_bytes for queue in queues)

@@ -406,6 +406,10 @@ class Store(Protocol):
         """Bytes of content taken and not yet durable: what backpressure looks at."""
 
     @property
+    def written(self) -> int:
+        """Bytes of content taken since the start."""
+
+    @property
     def usage(self) -> Usage:
         """As of the last `sweep` (or start)."""
 

@@ -42,6 +42,7 @@ class FillingStore:
         self.committed = 0
         self.state = StoreState.OPENING
         self.usage = Usage()
+        self.written = 0
         self._on_committed: Final = on_committed
         self._on_failed: Final = on_failed
         self._now_ms: Final = now_ms
@@ -143,4 +144,5 @@ class FillingStore:
     def _take_batch(self) -> Batch:
         batch = self._batch
         self._batch = Batch(batch.mark + 1)
+        self.written += batch.bytes
         return batch
