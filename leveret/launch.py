@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -373,4 +374,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _cannot_listen(settings: Settings, error: OSError) -> str:
     where = f"{settings.host}, ports {settings.amqp_port} (AMQP) and {settings.http_port} (HTTP)"
-    return f"cannot listen on {where}: {error.strerror or error}"
+    why = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        why = "one is taken (by RabbitMQ?); --amqp-port and --http-port choose others"
+    return f"cannot listen on {where}: {why}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import types
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from leveret.config import Settings
+from leveret.launch import LaunchError, ThreadedBroker, in_process_settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,3 +115,14 @@ def test_serve_imports_nothing_of_the_client():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("which", ["amqp_port", "http_port"])
+def test_a_port_that_is_taken_is_told_with_the_way_out(which):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = {which: taken.getsockname()[1]}
+        broker = ThreadedBroker(in_process_settings(http_enabled=True, **port))
+        with pytest.raises(LaunchError, match=r"one is taken .* --http-port choose others"):
+            broker.__enter__()
