@@ -2,7 +2,7 @@
 
 from queues.classic import ClassicQueue
 from queues.entry import Entry, Outcome
-from queues.port import Consumer, Enqueued, HeldQueue
+from queues.port import Consumer, Enqueued, HeldQueue, Target
 from queues.reply import ReplyQueue
 from queues.spec import QueueSpec
 from queues.stream import LogQueue, PartitionedLog
@@ -18,4 +18,5 @@ __all__ = [
     "PartitionedLog",
     "QueueSpec",
     "ReplyQueue",
+    "Target",
 ]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from leveret.model.history import EventKind
-from leveret.model.message import Address, Message
+from leveret.model.message import Message
 from leveret.model.store import Live, Rotten, StoredMessage, StoreError
 from queues.attempts import is_worn
 from queues.entry import Entry
@@ -77,11 +77,7 @@ class Paging:
 
     def _take_up(self, stored: StoredMessage) -> None:
         queue = self._queue
-        message = Message.build(
-            Address.of(stored.exchange, stored.routing_key), stored.properties, stored.body
-        )
-        message.id, message.time_ms = stored.id, stored.time_ms
-        message.origin, message.stored = stored.origin, True
+        message = Message.restored(stored)
         if stored.id <= self._recovered_to and not message.scan.persistent:
             self._journal.settled(EventKind.DROPPED, [stored.id])
             return

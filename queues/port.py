@@ -1,6 +1,7 @@
 """The two ends of a queue: what fronts ask of it, and what it asks of a consumer.
 
-Classic queues, log queues and reply queues are siblings under `HeldQueue`.
+Classic queues, log queues and reply queues are siblings under `HeldQueue`. A `Target` is less: all
+that routing knows of where it leads.
 """
 
 from __future__ import annotations
@@ -86,19 +87,29 @@ class Consumer(Protocol):
         """The queue has gone."""
 
 
-class HeldQueue(Protocol):
-    """A queue as fronts see it."""
+class Target(Protocol):
+    """Where messages are routed to: it takes them, and does the rest at the end of a turn."""
 
-    spec: QueueSpec
     name: str
-    id: int
-    owner: object | None
     touched: bool
-    counters: QueueCounters
 
     @property
     def keep(self) -> Keep:
         """How much history wants of what passes through."""
+
+    def enqueue(self, message: Message) -> Enqueued: ...
+
+    def dispatch(self) -> None:
+        """Hand out what can be handed out."""
+
+
+class HeldQueue(Target, Protocol):
+    """A queue as fronts see it."""
+
+    spec: QueueSpec
+    id: int
+    owner: object | None
+    counters: QueueCounters
 
     @property
     def ready_count(self) -> int: ...
@@ -108,11 +119,6 @@ class HeldQueue(Protocol):
 
     @property
     def consumers(self) -> Sequence[Consumer]: ...
-
-    def enqueue(self, message: Message) -> Enqueued: ...
-
-    def dispatch(self) -> None:
-        """Hand out what can be handed out."""
 
     def take(self, actor: int, no_ack: bool) -> Entry | None:
         """The next entry for a polling client."""

@@ -17,7 +17,7 @@ from leveret.broker.epitaphs import Death, Epitaphs, dead_message, deaths_of, en
 from leveret.model.errors import BrokerError
 from leveret.model.message import Headers, Message
 from leveret.model.store import Indispensable
-from queues import ClassicQueue, HeldQueue
+from queues import ClassicQueue, HeldQueue, Target
 from queues.limits import refuses
 from queues.options import Overflow
 from queues.port import DeathReason
@@ -126,7 +126,7 @@ class DeadLetters:
             return None
 
 
-def _is_full(queue: HeldQueue, message: Message) -> bool:
+def _is_full(queue: Target, message: Message) -> bool:
     """Whether it would be lost there: an overflow that dead-letters on passes it on instead."""
     if isinstance(queue, Doorway):
         return any(_is_full(behind, message) for behind in queue.behind)
@@ -147,10 +147,8 @@ def watch_stuck(broker: Broker) -> None:
     broker.alarms.set("dead-letters", reason, blocks=False)
 
 
-def _without_cycles(
-    queues: list[HeldQueue], deaths: list[Death], reason: DeathReason
-) -> list[HeldQueue]:
-    kept: list[HeldQueue] = []
+def _without_cycles(queues: list[Target], deaths: list[Death], reason: DeathReason) -> list[Target]:
+    kept: list[Target] = []
     for queue in queues:
         if isinstance(queue, Doorway):
             queue.behind = _without_cycles(queue.behind, deaths, reason)

@@ -11,22 +11,22 @@ import heapq
 from collections.abc import Callable
 
 from leveret.model.clock import Clock
-from queues import HeldQueue
+from queues import Target
 
 LONGEST_SLEEP_SECONDS = 60.0
 
 
 class Deadlines:
-    def __init__(self, clock: Clock, touch: Callable[[HeldQueue], None]) -> None:
+    def __init__(self, clock: Clock, touch: Callable[[Target], None]) -> None:
         self._clock = clock
         self._touch = touch
-        self._heap: list[tuple[int, int, HeldQueue]] = []
-        self._asked: dict[HeldQueue, int] = {}
+        self._heap: list[tuple[int, int, Target]] = []
+        self._asked: dict[Target, int] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
-    def look_at(self, time_ms: int, queue: HeldQueue) -> None:
+    def look_at(self, time_ms: int, queue: Target) -> None:
         """Touch this queue when the wall clock says `time_ms`."""
         asked = self._asked.get(queue)
         if asked is not None and asked <= time_ms:

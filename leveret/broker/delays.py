@@ -14,14 +14,14 @@ import heapq
 import json
 import logging
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from exchange import Exchange
 from exchange.stations import DELAY_HEADER, delay_of
 from leveret.model.history import EventKind, Keep
-from leveret.model.message import Address, Message
+from leveret.model.message import Message
 from leveret.model.properties import edit_headers
 from leveret.model.store import (
     Indispensable,
@@ -32,10 +32,9 @@ from leveret.model.store import (
     StoredMessage,
     StoreError,
 )
-from queues import Enqueued, Entry, Outcome, QueueSpec
+from queues import Enqueued
 from queues.counters import QueueCounters
 from queues.journal import write_content
-from queues.port import Consumer
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -72,15 +71,13 @@ def _id(packed: int) -> int:
 
 
 class DelayQueue:
-    """What waits at one exchange, soonest first. Stands in a plan like any other queue."""
+    """What waits at one exchange, soonest first. Stands in a plan as a target."""
 
     def __init__(
         self, broker: Broker, vhost: VirtualHost, exchange: Exchange, definition: QueueDefinition
     ) -> None:
         self.name = definition.name
-        self.spec = QueueSpec(definition.name, durable=True)
         self.id = definition.id
-        self.owner: object | None = None
         self.touched = False
         self.closed = False
         self.counters = QueueCounters()
@@ -101,18 +98,6 @@ class DelayQueue:
     @property
     def keep(self) -> Keep:
         return self._vhost.keep_unroutable
-
-    @property
-    def ready_count(self) -> int:
-        return len(self)
-
-    @property
-    def unacked_count(self) -> int:
-        return 0
-
-    @property
-    def consumers(self) -> Sequence[Consumer]:
-        return ()
 
     # In ----------------------------------------------------------------------------------------
 
@@ -189,9 +174,7 @@ class DelayQueue:
     def _go_on(self, stored: StoredMessage) -> int:
         """Route it on under a new id; the header is negative now, lest it waits again."""
         broker, exchange = self._broker, self.exchange
-        held = Message.build(
-            Address.of(stored.exchange, stored.routing_key), stored.properties, stored.body
-        )
+        held = Message.restored(stored)
         delay = -delay_of(held.headers())
         remove = frozenset({DELAY_HEADER})
         message = held.with_properties(edit_headers(held.properties, remove, {DELAY_HEADER: delay}))
@@ -268,23 +251,6 @@ class DelayQueue:
             self._releasing.clear()
             self._heap.clear()
         return gone
-
-    # What a queue has and this one does not ----------------------------------------------------
-
-    def take(self, actor: int, no_ack: bool) -> Entry | None:
-        return None
-
-    def when_head(self, call: Callable[[], None]) -> None:
-        return None
-
-    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
-        return None
-
-    def add_consumer(self, consumer: Consumer) -> None:
-        return None
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        return None
 
 
 class Delays:

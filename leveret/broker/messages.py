@@ -17,10 +17,11 @@ from bindings import Binding, Destination, DestinationKind
 from exchange import explain_route, route
 from leveret.broker import firehose
 from leveret.broker.access.rights import Action
+from leveret.broker.judging import check_claims, copy_keys, without_blind_copies
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
-from leveret.model.message import Address, Message
-from leveret.model.properties import DIRECT_REPLY_TO, edit_headers
-from leveret.model.store import Rotten, StoredMessage
+from leveret.model.message import Message
+from leveret.model.properties import DIRECT_REPLY_TO
+from leveret.model.store import Rotten
 from leveret.model.tables import Table
 from queues import ClassicQueue, Enqueued, Entry, HeldQueue, Outcome
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from leveret.broker.users import User
     from leveret.broker.vhost import VirtualHost
 
-LONGEST_TTL_MS = 315_360_000_000
 _SLICE_SECONDS = 0.25
 _DISK_SECONDS = 5.0
 
@@ -60,8 +60,7 @@ def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) ->
         vhost.exchange(message.exchange),
         (message.routing_key, *keys),
     )
-    if "BCC" in headers:
-        message = message.with_properties(edit_headers(message.properties, frozenset({"BCC"}), {}))
+    message = without_blind_copies(message, headers)
     plan = vhost.plan(message.address, keys, headers, broker.users.revision)
     if vhost.tracing:
         who = {"connection": "HTTP API", "channel": 0, "user": user.name}
@@ -82,30 +81,9 @@ def _judge(broker: Broker, user: User, message: Message) -> None:
         raise PreconditionFailed(
             f"message size {message.body_size} is larger than max size {limit}"
         )
-    if scan.user_id is not None and scan.user_id != user.name:
-        raise PreconditionFailed(
-            f"user_id property set to '{scan.user_id}' but authenticated user was '{user.name}'"
-        )
-    expiration = scan.expiration
-    if expiration is not None and not _is_ttl(expiration):
-        raise PreconditionFailed(f"invalid expiration '{expiration}'")
+    check_claims(scan, user.name)
     if scan.reply_to == DIRECT_REPLY_TO:
         raise PreconditionFailed("fast reply consumer does not exist")
-
-
-def _is_ttl(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) <= LONGEST_TTL_MS
-
-
-def copy_keys(headers: Table) -> list[str]:
-    """Further routing keys: the arrays CC and BCC."""
-    keys: list[str] = []
-    for name in ("CC", "BCC"):
-        found = headers.get(name, [])
-        if not isinstance(found, list):
-            raise PreconditionFailed(f"invalid {name} header: not an array")
-        keys += [key for key in found if isinstance(key, str)]
-    return keys
 
 
 # Taking ------------------------------------------------------------------------------------------
@@ -228,7 +206,7 @@ async def browse(broker: Broker, queue: HeldQueue, offset: int, count: int) -> l
     for index, stored in enumerate(await broker.store.load(ids), 1):
         if not isinstance(stored, Rotten):
             redelivered = queue.paging is not None and queue.paging.was_delivered(stored.id)
-            seen.append(Seen(start + index, _message(stored), redelivered, False))
+            seen.append(Seen(start + index, Message.restored(stored), redelivered, False))
     return seen
 
 
@@ -238,13 +216,6 @@ async def _committed(broker: Broker) -> None:
     broker.turn.schedule()
     broker.commits.after(broker.store.mark, decided.set, decided.set)
     await decided.wait()
-
-
-def _message(stored: StoredMessage) -> Message:
-    address = Address.of(stored.exchange, stored.routing_key)
-    message = Message.build(address, stored.properties, stored.body)
-    message.id, message.time_ms, message.origin = stored.id, stored.time_ms, stored.origin
-    return message
 
 
 # Asking the way ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ memory only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from leveret.model.history import Keep
 from leveret.model.message import Message
 from leveret.model.store import ParameterDefinition
 from leveret.model.tables import Table
-from queues import Enqueued, HeldQueue
+from queues import Enqueued, Target
 from queues.dedup import Deduplication, KeyKeeper
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Stations:
 
     def doorway(
         self, vhost: VirtualHost, keys: list[str], headers: Table, passed: tuple[Exchange, ...]
-    ) -> HeldQueue:
+    ) -> Target:
         """Stands in a plan for what lies behind the last of these."""
         exchange = passed[-1]
         if exchange.spec.kind == DELAYED:
@@ -65,7 +65,7 @@ class Stations:
             return lambda doorway, message: self._once(vhost, exchange, doorway, message)
         return lambda doorway, message: self._remember(vhost, exchange, doorway, message)
 
-    def _hand_on(self, vhost: VirtualHost, behind: list[HeldQueue], message: Message) -> Enqueued:
+    def _hand_on(self, vhost: VirtualHost, behind: Sequence[Target], message: Message) -> Enqueued:
         taken = Enqueued.TAKEN
         for queue in behind:
             if not vhost.is_there(queue):

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from queues import HeldQueue
+from queues import Target
 
 log = logging.getLogger("leveret.broker")
 
@@ -27,10 +27,10 @@ class Turn:
         self._soon = soon
         self._flush_store = flush_store
         self._scheduled = False
-        self._queues: list[HeldQueue] = []
+        self._queues: list[Target] = []
         self._outputs: dict[Output, None] = {}
 
-    def touch(self, queue: HeldQueue) -> None:
+    def touch(self, queue: Target) -> None:
         """This queue may have something to hand out."""
         if not queue.touched:
             queue.touched = True

@@ -47,6 +47,7 @@ from queues import (
     PartitionedLog,
     QueueSpec,
     ReplyQueue,
+    Target,
 )
 from queues.options import COMPARED_ARGUMENTS, check_arguments
 from queues.spec import check_kind
@@ -73,7 +74,7 @@ class Plan:
 
     version: int
     exchange: Exchange
-    queues: list[HeldQueue]
+    queues: list[Target]
     reusable: bool
     rights: int
     keep: Keep
@@ -104,7 +105,7 @@ class VirtualHost:
         self.on_bound: Callable[[Exchange, Binding], None] = lambda exchange, binding: None
         self.on_unbound: Callable[[Binding], None] = lambda binding: None
         self.tracing = False
-        self.doorway: Callable[[list[str], Table, Passed], HeldQueue] | None = None
+        self.doorway: Callable[[list[str], Table, Passed], Target] | None = None
         self.options: dict[str, Any] = {}
         self.most_queues = NO_LIMIT
         self._store = store
@@ -448,7 +449,7 @@ class VirtualHost:
         queues = self._reached(found, keys, headers, ())
         if not exchange.name and address.routing_key.startswith(REPLY_PREFIX):
             reply = self.reply_queues.get(address.routing_key)
-            found_queues: list[HeldQueue] = [reply] if reply else []
+            found_queues: list[Target] = [reply] if reply else []
             return Plan(self.version, exchange, found_queues, False, rights, Keep.NOTHING)
         reusable = found.reusable and not extra_keys and not self.tracing
         keep = max((queue.keep for queue in queues), default=self.keep_unroutable)
@@ -458,15 +459,15 @@ class VirtualHost:
 
     def _reached(
         self, found: Route, keys: list[str], headers: Table, passed: Passed
-    ) -> list[HeldQueue]:
-        queues = [self.queues[name] for name in found.queues if name in self.queues]
+    ) -> list[Target]:
+        queues: list[Target] = [self.queues[name] for name in found.queues if name in self.queues]
         if not found.stations or self.doorway is None:
             return queues
         for station in found.stations:
             queues.append(self.doorway(keys, headers, (*passed, station)))
         return once(queues)
 
-    def beyond(self, keys: list[str], headers: Table, passed: Passed) -> list[HeldQueue]:
+    def beyond(self, keys: list[str], headers: Table, passed: Passed) -> list[Target]:
         """What lies behind the last of the stations a message has passed."""
         found = route(self.exchanges, passed[-1], keys, headers, passed)
         return self._reached(found, keys, headers, passed)
@@ -476,7 +477,7 @@ class VirtualHost:
         queues = [queue for queue in plan.queues if self.is_there(queue)]
         return Plan(self.version, plan.exchange, queues, False, plan.rights, plan.keep)
 
-    def is_there(self, queue: HeldQueue) -> bool:
+    def is_there(self, queue: Target) -> bool:
         station = getattr(queue, "exchange", None)
         if isinstance(station, Exchange):
             return self.exchanges.get(station.name) is station

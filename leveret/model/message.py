@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from leveret.model.history import Keep
 from leveret.model.properties import Scan, headers_of, scan
 from leveret.model.tables import Table
+
+if TYPE_CHECKING:
+    from leveret.model.store import StoredMessage
 
 FRAME_HEADER, FRAME_BODY, FRAME_END = 2, 3, 0xCE
 FRAME_OVERHEAD = 8
@@ -73,6 +77,16 @@ class Message:
         """A message from its parts, framed for channel 1 as one body frame."""
         frames = content_frames(1, properties, body, max(len(body), 1) + FRAME_OVERHEAD)
         return Message(address, 1, frames, _HEADER_FIXED + len(properties), len(body))
+
+    @staticmethod
+    def restored(stored: StoredMessage) -> Message:
+        """A message as the store gives it back."""
+        made = Message.build(
+            Address.of(stored.exchange, stored.routing_key), stored.properties, stored.body
+        )
+        made.id, made.time_ms = stored.id, stored.time_ms
+        made.origin, made.stored = stored.origin, True
+        return made
 
     @staticmethod
     def of_parts(address: Address, properties: bytes, body: bytes, known: Scan) -> Message:

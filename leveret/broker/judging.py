@@ -1,0 +1,46 @@
+"""What every message is asked before it is routed, whichever front it came in by.
+
+Plain functions. What a message says of its sender and its time must be true; further routing keys
+(CC and BCC) must be arrays.
+"""
+
+from __future__ import annotations
+
+from leveret.model.errors import PreconditionFailed
+from leveret.model.message import Message
+from leveret.model.properties import Scan, edit_headers
+from leveret.model.tables import Table
+
+LONGEST_TTL_MS = 315_360_000_000
+_BLIND = frozenset({"BCC"})
+
+
+def check_claims(scan: Scan, user: str) -> None:
+    """A user-id must be the sender's own, an expiration a number of milliseconds."""
+    if scan.user_id is not None and scan.user_id != user:
+        raise PreconditionFailed(
+            f"user_id property set to '{scan.user_id}' but authenticated user was '{user}'"
+        )
+    text = scan.expiration
+    if text is not None and not (text.isascii() and text.isdigit() and int(text) <= LONGEST_TTL_MS):
+        raise PreconditionFailed(f"invalid expiration '{text}'")
+
+
+def copy_keys(headers: Table) -> list[str]:
+    """Further routing keys: the arrays CC and BCC."""
+    keys: list[str] = []
+    for name in ("CC", "BCC"):
+        found = headers.get(name)
+        if found is None:
+            continue
+        if not isinstance(found, list):
+            raise PreconditionFailed(f"invalid {name} header: not an array")
+        keys += [key for key in found if isinstance(key, str)]
+    return keys
+
+
+def without_blind_copies(message: Message, headers: Table) -> Message:
+    """The message as its receivers see it."""
+    if "BCC" not in headers:
+        return message
+    return message.with_properties(edit_headers(message.properties, _BLIND, {}))
