@@ -43,15 +43,24 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Which Host headers are ours: all, unless we listen on loopback only."""
+    """Which Host headers are ours: all, unless we listen on loopback only.
+
+    `names` are those under which a reverse proxy is asked for this broker.
+    """
 
     bound: str
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Hosts:
+        given = settings.http_hosts.lower().split(",")
+        return cls(settings.host, frozenset(name.strip() for name in given if name.strip()))
 
     def accept(self, header: str | None) -> bool:
         if not header or not is_loopback(self.bound):
             return True
         name = host_of(header)
-        return name == self.bound or is_loopback(name)
+        return name == self.bound or name in self.names or is_loopback(name)
 
 
 def is_loopback(name: str) -> bool:
@@ -78,7 +87,7 @@ class Guard:
         self._app = app
         self._settings = settings
         self._audit = audit
-        self._hosts = Hosts(settings.host)
+        self._hosts = Hosts.of(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -114,10 +123,10 @@ class Guard:
     async def _admit(self, scope: Scope, receive: Receive) -> Receive:
         headers = MutableHeaders(scope=scope)
         if not self._hosts.accept(headers.get("host")):
-            raise ApiError(400, "this broker does not answer to that host name")
+            raise ApiError(400, "this broker does not answer to that host name (see http_hosts)")
         if scope["method"] in _SAFE:
             return receive
-        if _is_foreign(headers):
+        if _is_foreign(headers, self._hosts):
             raise ApiError(403, "changes from another site are refused")
         body = await _read_body(limit_for(scope["path"], self._settings), headers, receive)
         _mark_as_json(scope["path"], headers)
@@ -129,12 +138,15 @@ def _as_get(scope: Scope) -> Scope:
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
 
 
-def _is_foreign(headers: Headers) -> bool:
+def _is_foreign(headers: Headers, hosts: Hosts) -> bool:
     """Browsers say where a request comes from; tools say nothing and are not tricked."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return True
     origin, host = headers.get("origin"), headers.get("host")
-    return origin is not None and (origin == "null" or urlsplit(origin).netloc != host)
+    if origin is None:
+        return False
+    where = urlsplit(origin).netloc
+    return origin == "null" or (where != host and host_of(where) not in hosts.names)
 
 
 def _as_asked(scope: Scope) -> str:

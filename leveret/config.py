@@ -185,6 +185,13 @@ class Settings:
         "The same for definitions and for messages to publish.",
         shown="20MiB",
     )
+    http_hosts: str = _key(
+        "",
+        kinds.HOSTS,
+        "Names under which a reverse proxy is asked for this broker, with commas between them; "
+        "listening on loopback, it answers to no other names but its own.",
+        shown="none",
+    )
     http_timeout: float = _key(
         30.0,
         kinds.seconds(0.1, 3600),

@@ -122,6 +122,9 @@ FILE = text(r"[^\0]*", "the path of a file, or nothing")
 NONEMPTY = text(r"(?s).+", "a text that is not empty")
 SHORT = text(r"(?s).{1,255}", "a text of 1 to 255 characters")
 HOST = text(r"[A-Za-z0-9._:%-]+", 'a host name or address such as "127.0.0.1" or "0.0.0.0"')
+HOSTS = text(
+    r"[A-Za-z0-9._:, -]*", 'host names with commas between them, such as "broker.example.com"'
+)
 NODE = text(r"[\w.-]+@[\w.-]+", 'a name such as "leveret@localhost"')
 
 

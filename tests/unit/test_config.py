@@ -38,6 +38,7 @@ SECOND_CHOICES = {  # for every key a value that is not its default, as text and
     "login_tries_per_user": ("0", 0),
     "http_max_body": ("2MiB", 2 * 1024**2),
     "http_max_import": ("64MiB", 64 * 1024**2),
+    "http_hosts": ("a.example, b.example", "a.example, b.example"),
     "http_timeout": ("5s", 5.0),
     "http_connection_max": ("100", 100),
     "default_user": ("admin", "admin"),
