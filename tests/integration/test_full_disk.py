@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ import pytest
 
 from leveret.launch import ThreadedBroker, in_process_settings
 from leveret.model.store import StoreState
+from tests.contract.stores import copy_as_after_a_crash
 
 DEADLINE = 30
 STREAM = {"x-queue-type": "stream"}
@@ -64,7 +64,7 @@ class Home:
 
         def refuse(batch: object, now_ms: int) -> None:
             if not self.refused.is_set():  # logs are written and synced, the database is not
-                shutil.copytree(self.data_dir, self.halfway)
+                copy_as_after_a_crash(self.data_dir, self.halfway)
             self.refused.set()
             raise OSError(code, "the disk says no")
 
@@ -77,7 +77,7 @@ class Home:
     def after_a_crash(self) -> dict[str, int]:
         """How many messages each queue would come back with."""
         copy = self.data_dir.with_name(f"crashed-{time.monotonic_ns()}")
-        shutil.copytree(self.data_dir, copy)
+        copy_as_after_a_crash(self.data_dir, copy)
         home = Home(copy)
         try:
             return home.counts()
