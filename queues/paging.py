@@ -78,6 +78,7 @@ class Paging:
     def _take_up(self, stored: StoredMessage) -> None:
         queue = self._queue
         message = Message.restored(stored)
+        message.time_ms += self._up.moved(stored.id)
         if stored.id <= self._recovered_to and not message.scan.persistent:
             self._journal.settled(EventKind.DROPPED, [stored.id])
             return

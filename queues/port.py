@@ -57,6 +57,8 @@ class Upward:
     retire: Callable[[HeldQueue], None] = _nothing
     """Nobody uses me any more: delete me."""
     now_ms: Callable[[], int] = lambda: 0
+    moved: Callable[[int], int] = lambda message_id: 0
+    """By how many milliseconds the clock was set since this message was stored."""
 
 
 class Consumer(Protocol):

@@ -17,6 +17,7 @@ from exchange import Exchange
 from leveret.broker import firehose, governing, hooks, recovery
 from leveret.broker.access.gate import Gate
 from leveret.broker.alarms import Alarms
+from leveret.broker.clock_moves import ClockMoves
 from leveret.broker.commits import Commits
 from leveret.broker.dead_letters import DeadLetters
 from leveret.broker.deadlines import Deadlines
@@ -126,6 +127,7 @@ class Broker:
         self.upkeep = Upkeep(self)
         self.stations = Stations.of(self)
         self.dead_letters = DeadLetters(self)
+        self.clock_moves = ClockMoves()
         self.events = Events(self, DEFAULT_VHOST)
         self.policies.on_change = self.events.policy
         self.parameters.on_change = self.events.parameter
@@ -149,9 +151,11 @@ class Broker:
         self._message_ids = self.store.ids
         self.queue_ids = itertools.count(recovered.last_queue_id + 1)
         self.origin_ids = itertools.count(recovered.last_origin_id + 1)
+        self.clock_moves.start(recovered, self.clock, self.store)
         recovery.take_up(self, recovered)
         if not self.vhosts:
             self._make_defaults()
+        self.turn.schedule()
         self.upkeep.start()
 
     def _make_defaults(self) -> None:
@@ -347,6 +351,7 @@ class Broker:
             lambda queue, *deaths: self.dead_letters.republish(vhost, queue, *deaths),
             lambda queue: self._retire(vhost, queue),
             self.clock.wall_ms,
+            self.clock_moves.of,
         )
 
     def _retire(self, vhost: VirtualHost, queue: HeldQueue) -> None:

@@ -116,9 +116,9 @@ class DelayQueue:
 
     def recover(self, parts: Iterable[Live]) -> None:
         for part in parts:
-            due = int(part.detail or 0)
-            pairs = zip(part.ids, part.sizes, strict=True)
-            self._heap += [_pack(due, message_id, size) for message_id, size in pairs]
+            due, moved = int(part.detail or 0), self._broker.clock_moves.of
+            for message_id, size in zip(part.ids, part.sizes, strict=True):
+                self._heap.append(_pack(due + moved(message_id), message_id, size))
         heapq.heapify(self._heap)
         if self._heap:
             self._broker.deadlines.look_at(_due(self._heap[0]), self)
@@ -222,8 +222,10 @@ class DelayQueue:
     def live(self) -> list[Live]:
         """All that waits, one part per due time."""
         parts: dict[int, tuple[array[int], array[int]]] = {}
+        moved = self._broker.clock_moves.of  # as it was written down at first
         for packed in sorted([*self._releasing, *self._heap]):
-            ids, sizes = parts.setdefault(_due(packed), (array("Q"), array("I")))
+            due = _due(packed) - moved(_id(packed))
+            ids, sizes = parts.setdefault(due, (array("Q"), array("I")))
             ids.append(_id(packed))
             sizes.append(packed & _SIZE_MASK)
         return [Live(ids, sizes, str(due)) for due, (ids, sizes) in parts.items()]
