@@ -16,6 +16,7 @@ from benchmarks.scenarios.flow import Flow
 from benchmarks.scenarios.footprint import Footprint
 from benchmarks.scenarios.group import GroupReplay
 from benchmarks.scenarios.idle import IdleQueues
+from benchmarks.scenarios.in_process import InProcess
 from benchmarks.scenarios.latency import ConfirmLatency, RequestReply, SteadyLatency
 from benchmarks.scenarios.restart import LongLog
 from benchmarks.topology import Topology
@@ -286,6 +287,21 @@ _FOOTPRINT = (
     ),
 )
 
+_IN_PROCESS = (
+    Workload(
+        "in-process",
+        InProcess(),
+        (
+            Measure("asyncio", "in-process start, asyncio", Unit.MILLISECONDS, most=100.0),
+            Measure("asyncio-first", "the first of a process", Unit.MILLISECONDS, most=100.0),
+            Measure("threaded", "in-process start, on a thread", Unit.MILLISECONDS, most=100.0),
+            Measure("threaded-first", "the first of a process", Unit.MILLISECONDS, most=100.0),
+        ),
+        brokers=(Kind.LEVERET,),
+        rounds=1,
+    ),
+)
+
 _IDLE = (
     Workload(
         "idle-queues",
@@ -322,7 +338,7 @@ _COST = (
     ),
 )
 
-WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_LONG_LOG, *_FOOTPRINT, *_IDLE, *_COST)
+WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_LONG_LOG, *_FOOTPRINT, *_IN_PROCESS, *_IDLE, *_COST)
 GROWTHS = (
     Growth(
         "topic-growth",

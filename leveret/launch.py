@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -215,6 +216,8 @@ def in_process_settings(**changes: Any) -> Settings:
     defaults: dict[str, Any] = {**dict.fromkeys(ports, 0), "http_enabled": False}
     if "data_dir" not in changes:
         defaults["memory"] = True
+    else:
+        defaults["data_dir"] = Path(changes.pop("data_dir"))
     return Settings(**(defaults | changes))
 
 
