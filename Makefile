@@ -52,6 +52,7 @@ test-random: setup  ## Run the tests in random order; SEED=number repeats one
 coverage: setup  ## Run the tests and say which lines and branches they reach; build/coverage
 	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --cov --cov-report=term:skip-covered \
 	    --cov-report=html:build/coverage --cov-report=json:build/coverage.json $(ARGS)
+	$(BIN)/python tools/coverage_figure.py build/coverage.json
 
 lint: $(FOR_ALL)  ## Check style, formatting and types
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ import pytest
 from leveret.config import load_settings
 from leveret.testing import LeveretBroker
 from tests.docs.blocks import ROOT
-from tools import readme_figures
+from tools import coverage_figure, readme_figures
 
 DEPLOY = ROOT / "docs" / "deploy"
 FLAGS = {"--config", "--data-dir", "--host", "--amqp-port", "--http-port", "--memory", "--set"}
@@ -112,3 +112,11 @@ class TestFigures:
     def test_a_row_that_has_gone_is_told(self):
         with pytest.raises(SystemExit, match="no row 'transient, auto-ack"):
             readme_figures.figures("| workload | a | b | c |\n")
+
+
+def test_coverage_is_told_in_one_sentence():
+    totals = {"covered_lines": 9, "num_statements": 10, "covered_branches": 3, "num_branches": 4}
+    assert coverage_figure.sentence(totals, "2026-11-16") == (
+        "On 2026-11-16 the tests reached 90.0 % of 10 statements and\n75.0 % of 4 branches.\n"
+    )
+    assert coverage_figure.SENTENCE.search((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
