@@ -410,6 +410,7 @@ class Channel:
         self.settle_all(chosen, Outcome.REQUEUE)
         if self.inbox is not None:
             self.inbox.clear()
+        del self.declarations, self.replies  # no circle: it is freed now
 
 
 _HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from amqp_server.certificates import Secured, maybe_secured
 from amqp_server.patience import Patience
+from amqp_server.pulse import Pulse
 from amqp_server.session import Session
 from amqp_server.strangers import Strangers
 from leveret.broker import Broker
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import ssl
 
 BEAT_SECONDS = 0.25
+BEATS_PER_LOOK_FOR_ACKS = 4
 WRITE_HIGH_WATER = 256 * 1024
 BACKLOG = 1024
 STOP_SECONDS = 2.0
@@ -59,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._is_stranger = True
         self._session = self._server.session_type(self._server.broker, self)
         self._server.sessions[self._session] = None
+        self._server.pulse.add(self._session, self._session.connected)
 
     def data_received(self, data: bytes) -> None:
         if self._session is not None:
@@ -82,6 +85,8 @@ class Connection(asyncio.Protocol):
             self._session.writable = False
             self._session.end()
             self._server.forget(self._session)
+            del self._session.wire.sink  # no circle: it is freed now, not when somebody looks
+            self._session = None
 
     # Line --------------------------------------------------------------------------------------
 
@@ -141,11 +146,13 @@ class AmqpServer:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.sessions: dict[Session, None] = {}
+        self.pulse = Pulse()
         self.strangers = Strangers(broker.settings)
         self._told_at = float("-inf")
         self._patience = Patience()
         self._listening: list[asyncio.Server] = []
         self._beat: asyncio.TimerHandle | None = None
+        self._beats = 0
         self._all_gone: asyncio.Event | None = None
 
     def admit(self, host: str) -> bool:
@@ -168,6 +175,7 @@ class AmqpServer:
 
     def forget(self, session: Session) -> None:
         self.sessions.pop(session, None)
+        self.pulse.remove(session)
         if not self.sessions and self._all_gone is not None:
             self._all_gone.set()
 
@@ -209,10 +217,10 @@ class AmqpServer:
             session.last_received = session.connected = now
 
     def _beat_all(self) -> None:
-        now = self.broker.clock.monotonic()
-        for session in list(self.sessions):
-            session.beat(now)
-        self.look_for_late_acks()
+        self.pulse.beat(self.broker.clock.monotonic())
+        self._beats += 1
+        if self._beats % BEATS_PER_LOOK_FOR_ACKS == 0:
+            self.look_for_late_acks()
         self._schedule_beat()
 
     def look_for_late_acks(self) -> None:

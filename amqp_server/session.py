@@ -47,6 +47,8 @@ FLUSH_AT = 64 * 1024
 MOST_UNREAD = 1024 * 1024
 SMALLEST_FRAME_MAX = 4096
 CLOSE_GRACE_SECONDS = 5.0
+QUIET_SECONDS = 5.0
+"""How long a client without heartbeats is left alone."""
 DEAF_GRACE_SECONDS = 1.0
 """Framing is lost, so close-ok will not be heard: only time to read our close."""
 _NOBODY = User("", "")
@@ -169,16 +171,16 @@ class Session:
             if channel.replies.queue is not None:
                 self.broker.turn.touch(channel.replies.queue)
 
-    def beat(self, now: float) -> None:
-        """Called a few times a second: log-in limit, heartbeats both ways."""
+    def beat(self, now: float) -> float:
+        """Log-in limit, heartbeats both ways; for how many seconds it may then be left alone."""
         if self.wire.state is not ConnectionState.OPEN:
             closing = self.wire.state in (ConnectionState.CLOSING, ConnectionState.CLOSED)
             if not closing and now - self.connected > self.broker.settings.handshake_timeout:
                 self.line.end()
-            return
+            return 0
         interval = self.heartbeat
         if not interval:
-            return
+            return QUIET_SECONDS
         ours = self.blocked or Deaf.DISK_BEHIND in self.listening  # silence that we asked for
         if now - self.last_received > 2.5 * interval and not ours:
             log.warning("%s: no heartbeat for %d s, closing", self.name, int(2.5 * interval))
@@ -187,6 +189,7 @@ class Session:
         elif now - self.last_sent >= interval / 2:
             self.last_sent = now
             self.line.write(HEARTBEAT_FRAME)
+        return min(self.last_sent + interval / 2, self.last_received + 2.5 * interval) - now
 
     # From the wire -----------------------------------------------------------------------------
 
