@@ -61,11 +61,11 @@ class Paging:
     def _arrived(self, found: list[StoredMessage | Rotten]) -> None:
         queue = self._queue
         for stored in found:
-            if isinstance(stored, Rotten):
+            if not isinstance(stored, Rotten):
+                self._take_up(stored)
+            elif not stored.was_lost:
                 queue.counters.rotten += 1
                 self._journal.unreadable(stored)
-            else:
-                self._take_up(stored)
         queue.trim()
         self._up.touch(queue)
         self.read_ahead()

@@ -84,10 +84,14 @@ class StoredMessage(NamedTuple):
 
 
 class Rotten(NamedTuple):
-    """Content that cannot be read back: missing or damaged. Never delivered."""
+    """Content that cannot be read back: missing or damaged. Never delivered.
+
+    `was_lost`: a full disk kept it from being stored, and its publisher was told.
+    """
 
     id: int
     reason: str
+    was_lost: bool = False
 
 
 # -- definitions ---------------------------------------------------------------------------------

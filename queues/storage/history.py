@@ -103,8 +103,8 @@ class HistoryReader:
         address = f"file:{quote(str(self._database))}?mode=ro"
         try:
             with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
-                for pragma in statements.READER_PRAGMAS:
-                    connection.execute(f"PRAGMA {pragma}").fetchall()
+                for statement in statements.AT_READER_START:
+                    connection.execute(statement).fetchall()
                 yield connection
         except sqlite3.Error as error:
             raise StoreError(f"cannot read the history in {self._database}: {error}") from error

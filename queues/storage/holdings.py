@@ -60,8 +60,8 @@ def _read(database: Path) -> Holdings:
     address = f"file:{quote(str(database))}?mode=ro"
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
-            for pragma in statements.READER_PRAGMAS:
-                connection.execute(f"PRAGMA {pragma}").fetchall()
+            for statement in statements.AT_READER_START:
+                connection.execute(statement).fetchall()
             pages, free, size = connection.execute(statements.PAGE_COUNTS).fetchone()
             first, last = connection.execute(_EVENT_TIMES).fetchone()
             return Holdings(

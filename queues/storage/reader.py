@@ -73,8 +73,8 @@ class Reader:
                 connection._thread.daemon = True
                 await connection
                 connection.text_factory = bytes
-                for pragma in statements.READER_PRAGMAS:
-                    await connection.execute_fetchall(f"PRAGMA {pragma}")
+                for statement in statements.AT_READER_START:
+                    await connection.execute_fetchall(statement)
                 self._connection = connection
             return self._connection
 

@@ -251,7 +251,17 @@ class SqlStore(FillingStore):
     def load(self, message_ids: Sequence[int]) -> Awaitable[list[StoredMessage | Rotten]]:
         if self._writer is None or self._closing is not None:
             raise StoreError("the store is closed")
-        return self._reader.load(message_ids)
+        return self._load(message_ids) if self._lost else self._reader.load(message_ids)
+
+    async def _load(self, message_ids: Sequence[int]) -> list[StoredMessage | Rotten]:
+        """What a full disk has lost is missing, but not by rot."""
+        found = await self._reader.load(message_ids)
+        return [
+            Rotten(one.id, "not stored: the disk was full", was_lost=True)
+            if isinstance(one, Rotten) and one.id in self._lost
+            else one
+            for one in found
+        ]
 
     async def sweep(self, retention: Retention) -> Usage:
         """One at a time: a second call waits for the same sweep."""
@@ -324,12 +334,11 @@ def _connect(database: Path) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    is_new = connection.execute("PRAGMA page_count").fetchone()[0] == 0
-    creation = statements.CREATION_PRAGMAS if is_new else ()
-    weaker = os.environ.get(WEAKER_SYNC_FOR_TESTS)
-    testing = (f"synchronous={weaker}",) if weaker in ("NORMAL", "OFF") else ()
-    for pragma in (*creation, *statements.WRITER_PRAGMAS, *testing):
-        connection.execute(f"PRAGMA {pragma}").fetchall()
+    is_new = connection.execute(statements.PAGE_COUNT).fetchone()[0] == 0
+    creation = statements.AT_CREATION if is_new else ()
+    testing = statements.SYNC_LESS.get(os.environ.get(WEAKER_SYNC_FOR_TESTS, ""), ())
+    for statement in (*creation, *statements.AT_WRITER_START, *testing):
+        connection.execute(statement).fetchall()
 
 
 def _plainly(error: Exception) -> str:

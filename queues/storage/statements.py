@@ -33,21 +33,28 @@ PAGE_SIZE: Final = 8192
 # 2048 rows of 11 columns stay below SQLite's default limit of 32766 variables.
 LARGEST_INSERT: Final = 2048
 
-CREATION_PRAGMAS: Final = (f"page_size={PAGE_SIZE}", "auto_vacuum=INCREMENTAL")
+PAGE_COUNT: Final = "PRAGMA page_count"
+AT_CREATION: Final = (f"PRAGMA page_size={PAGE_SIZE}", "PRAGMA auto_vacuum=INCREMENTAL")
 
-WRITER_PRAGMAS: Final = (
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    "fullfsync=ON",
-    "checkpoint_fullfsync=ON",
-    "secure_delete=OFF",
-    "wal_autocheckpoint=0",
-    "journal_size_limit=67108864",
-    "cache_size=-16384",
-    "temp_store=MEMORY",
+AT_WRITER_START: Final = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+    "PRAGMA fullfsync=ON",
+    "PRAGMA checkpoint_fullfsync=ON",
+    "PRAGMA secure_delete=OFF",
+    "PRAGMA wal_autocheckpoint=0",
+    "PRAGMA journal_size_limit=67108864",
+    "PRAGMA cache_size=-16384",
+    "PRAGMA temp_store=MEMORY",
 )
+SYNC_LESS: Final = {level: (f"PRAGMA synchronous={level}",) for level in ("NORMAL", "OFF")}
+"""For the power-loss tests' negative control only."""
 
-READER_PRAGMAS: Final = ("wal_autocheckpoint=0", "query_only=ON", "cache_size=-8192")
+AT_READER_START: Final = (
+    "PRAGMA wal_autocheckpoint=0",
+    "PRAGMA query_only=ON",
+    "PRAGMA cache_size=-8192",
+)
 
 BEGIN: Final = "BEGIN IMMEDIATE"
 COMMIT: Final = "COMMIT"

@@ -36,9 +36,9 @@ def wait_for(true: Callable[[], bool]) -> None:
 class Home:
     """A running broker on a data directory, whose disk can be made to refuse."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, **settings: Any) -> None:
         self.data_dir = data_dir
-        self._threaded = ThreadedBroker(in_process_settings(data_dir=data_dir))
+        self._threaded = ThreadedBroker(in_process_settings(data_dir=data_dir, **settings))
         self._threaded.__enter__()
         self._clients: list[pika.BlockingConnection] = []
         self.refused = threading.Event()
@@ -261,6 +261,23 @@ def test_a_crash_between_log_and_database_leaves_a_dead_letter_at_its_source(hom
         channel.connection.process_data_events(0)
         assert home.refused.wait(DEADLINE)
     assert home.after_a_crash_halfway() == {"work": 3, "out": 0}
+
+
+def test_what_a_full_disk_lost_beyond_the_window_is_no_rot(tmp_path):
+    home = Home(tmp_path / "data", queue_window=10)
+    declare(home, "work")
+    fill(home, "work", 20)
+    with home.refusing(), pytest.raises(pika.exceptions.NackError):
+        fill(home, "work", 1)
+    wait_for(lambda: not home.hub.alarms.reason)
+    fill(home, "work", 5)
+    channel, queue = home.channel(), home.hub.vhosts["/"].queues["work"]
+    taken = 0
+    while queue.ready_count:
+        taken += channel.basic_get("work", auto_ack=True)[0] is not None
+    assert taken == 25
+    assert queue.counters.rotten == 0
+    home.stop()
 
 
 def test_numbered_messages_of_a_waiting_transaction_are_stored_once(home):
