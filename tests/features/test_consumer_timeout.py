@@ -1,4 +1,7 @@
-"""A delivery that nobody acks for too long costs the client its channel."""
+"""A delivery that nobody acks for too long costs the client its channel.
+
+Time stands still unless a test moves it.
+"""
 
 from typing import Any
 
@@ -6,15 +9,21 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-import leveret
 from amqp_server.patience import Patience
 from leveret.broker.policies import Policy
+from leveret.testing import LeveretBroker
 
 
 @pytest.fixture(scope="module")
 def broker():
-    with leveret.ThreadedBroker() as running:
+    with LeveretBroker() as running:
+        running.clock.freeze()
         yield running
+
+
+@pytest.fixture
+def clock(broker):
+    return broker.clock
 
 
 @pytest.fixture
@@ -24,7 +33,7 @@ def connection(broker):
     opened.close()
 
 
-def wait_for_close(channel, seconds=5):
+def wait_for_close(channel, seconds=30):
     for _ in range(int(seconds / 0.05)):
         channel.connection.process_data_events(0.05)
         if channel.is_closed:
@@ -39,40 +48,55 @@ def deliveries(connection, queue, arguments=None):
     return channel, seen
 
 
+def delivered(connection, seen):
+    """The next delivery."""
+    for _ in range(3000):
+        if seen:
+            return seen.pop()
+        connection.process_data_events(0.01)
+    raise AssertionError("nothing came")
+
+
 @pytest.mark.parametrize("where", ["queue", "consumer"])
-def test_late_ack_closes_the_channel_and_requeues(connection, where):
-    asked = {"x-consumer-timeout": 100}
+def test_late_ack_closes_the_channel_and_requeues(connection, clock, where):
+    asked = {"x-consumer-timeout": 10_000}
     channel = connection.channel()
     queue = channel.queue_declare("", arguments=asked if where == "queue" else {}).method.queue
     channel.basic_publish("", queue, b"x")
-    other, _ = deliveries(connection, queue, asked if where == "consumer" else None)
+    other, seen = deliveries(connection, queue, asked if where == "consumer" else None)
+    delivered(connection, seen)
+    clock.advance(9)
+    other.queue_declare(queue, passive=True)
+    clock.advance(2)
     closed = wait_for_close(other)
     assert closed.reply_code == 406
     assert closed.reply_text.startswith(
         "PRECONDITION_FAILED - delivery acknowledgement on channel 2 timed out. "
-        "Timeout value used: 100 ms."
+        "Timeout value used: 10000 ms."
     )
     method, _, body = connection.channel().basic_get(queue, auto_ack=True)
     assert (body, method.redelivered) == (b"x", True)
 
 
-def test_polled_messages_count_too(connection):
+def test_polled_messages_count_too(connection, clock):
     channel = connection.channel()
-    queue = channel.queue_declare("", arguments={"x-consumer-timeout": 100}).method.queue
+    queue = channel.queue_declare("", arguments={"x-consumer-timeout": 10_000}).method.queue
     channel.basic_publish("", queue, b"x")
     channel.basic_get(queue)
+    clock.advance(11)
     assert wait_for_close(channel).reply_code == 406
 
 
-def test_acked_in_time_nothing_happens(connection):
+def test_acked_in_time_nothing_happens(connection, clock):
     channel = connection.channel()
-    queue = channel.queue_declare("", arguments={"x-consumer-timeout": 400}).method.queue
+    queue = channel.queue_declare("", arguments={"x-consumer-timeout": 10_000}).method.queue
     other, seen = deliveries(connection, queue)
     for _ in range(6):
         channel.basic_publish("", queue, b"x")
-        connection.process_data_events(0.15)
-        other.basic_ack(seen.pop().delivery_tag)
-    assert other.is_open
+        method = delivered(connection, seen)
+        clock.advance(4)
+        other.basic_ack(method.delivery_tag)
+        other.queue_declare(queue, passive=True)  # by now the ack has been read
 
 
 def test_a_wrong_timeout_is_refused(connection):

@@ -1,19 +1,26 @@
-"""What queue arguments do, seen by a pika client."""
+"""What queue arguments do, seen by a pika client. Time stands still unless a test moves it."""
 
 import contextlib
-import time
 
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, NackError
 
-import leveret
+from leveret.testing import LeveretBroker
+
+SOON = 5.0
 
 
 @pytest.fixture(scope="module")
 def broker():
-    with leveret.ThreadedBroker() as running:
+    with LeveretBroker() as running:
+        running.clock.freeze()
         yield running
+
+
+@pytest.fixture
+def clock(broker):
+    return broker.clock
 
 
 @pytest.fixture
@@ -36,64 +43,74 @@ def publish(channel, queue, *bodies, **properties):
         channel.basic_publish("", queue, body, pika.BasicProperties(**properties))
 
 
-def drain(channel, queue, seconds=0.0):
-    """Bodies in order; waits up to so long for the first."""
-    found, deadline = [], time.monotonic() + seconds
+def drain(channel, queue):
+    """What is ready, in order."""
+    found = []
     while True:
         method, properties, body = channel.basic_get(queue, auto_ack=True)
-        if method is not None:
-            found.append((body, properties))
-        elif found or time.monotonic() > deadline:
+        if method is None:
             return found
-        else:
-            channel.connection.process_data_events(0.01)
+        found.append((body, properties))
 
 
 def bodies(found):
     return [body for body, _ in found]
 
 
-def wait_empty(channel, queue, seconds=3.0):
-    deadline = time.monotonic() + seconds
-    while channel.queue_declare(queue, passive=True).method.message_count:
-        assert time.monotonic() < deadline, f"{queue} is not empty"
+def ready(channel, queue):
+    return channel.queue_declare(queue, passive=True).method.message_count
+
+
+def receive(channel, seen, count):
+    """Until call-backs have seen so many."""
+    for _ in range(3000):
+        if len(seen) >= count:
+            return
         channel.connection.process_data_events(0.01)
+    raise AssertionError(f"{len(seen)} of {count} came")
 
 
 class TestTtl:
-    def test_queue_ttl_expires_without_consumers(self, channel):
-        queue = declare(channel, message_ttl=50)
+    def test_queue_ttl_expires_without_consumers(self, channel, clock):
+        queue = declare(channel, message_ttl=5_000)
         publish(channel, queue, b"a", b"b")
-        wait_empty(channel, queue)
+        clock.advance(4.9)
+        assert ready(channel, queue) == 2
+        clock.advance(0.2)
+        assert ready(channel, queue) == 0
 
-    def test_message_ttl_is_its_own(self, channel):
+    def test_message_ttl_is_its_own(self, channel, clock):
         queue = declare(channel)
-        publish(channel, queue, b"short", expiration="30")
+        publish(channel, queue, b"short", expiration="3000")
         publish(channel, queue, b"long")
-        time.sleep(0.1)
+        clock.advance(SOON)
         assert bodies(drain(channel, queue)) == [b"long"]
 
-    def test_the_smaller_of_both_holds(self, channel):
-        queue = declare(channel, message_ttl=60_000)
-        publish(channel, queue, b"x", expiration="30")
-        wait_empty(channel, queue)
+    @pytest.mark.parametrize(("queue_ttl", "own"), [(60_000, "3000"), (3_000, "60000")])
+    def test_the_smaller_of_both_holds(self, channel, clock, queue_ttl, own):
+        queue = declare(channel, message_ttl=queue_ttl)
+        publish(channel, queue, b"x", expiration=own)
+        clock.advance(2.9)
+        assert ready(channel, queue) == 1
+        clock.advance(0.2)
+        assert ready(channel, queue) == 0
 
-    def test_behind_a_longer_lived_head_it_waits_but_is_never_delivered(self, channel):
+    def test_behind_a_longer_lived_head_it_waits_but_is_never_delivered(self, channel, clock):
         queue = declare(channel)
         publish(channel, queue, b"head")
-        publish(channel, queue, b"dead", expiration="20")
-        time.sleep(0.08)
-        assert channel.queue_declare(queue, passive=True).method.message_count == 2
+        publish(channel, queue, b"dead", expiration="2000")
+        clock.advance(SOON)
+        assert ready(channel, queue) == 2
         assert bodies(drain(channel, queue)) == [b"head"]
 
     def test_ttl_zero_is_delivered_to_a_waiting_consumer_or_dropped(self, channel):
         queue = declare(channel, message_ttl=0)
         publish(channel, queue, b"nobody")
-        wait_empty(channel, queue)
+        assert ready(channel, queue) == 0
         got = []
         channel.basic_consume(queue, lambda c, m, p, b: got.append(b), auto_ack=True)
         publish(channel, queue, b"somebody")
-        channel.connection.process_data_events(0.2)
+        receive(channel, got, 1)
         assert got == [b"somebody"]
 
     @pytest.mark.parametrize("wrong", ["x", "-1", "1.5", ""])
@@ -102,12 +119,13 @@ class TestTtl:
         with pytest.raises(ChannelClosedByBroker, match="invalid expiration"):
             publish(channel, queue, b"", expiration=wrong)
 
-    def test_requeued_past_its_deadline_it_expires(self, channel):
-        queue = declare(channel, message_ttl=80)
+    def test_requeued_past_its_deadline_it_expires(self, channel, clock):
+        queue = declare(channel, message_ttl=4_000)
         publish(channel, queue, b"x")
-        method, _, _ = channel.basic_get(queue)
-        time.sleep(0.12)
-        channel.basic_nack(method.delivery_tag, requeue=True)
+        for _ in range(2):
+            method, _, _ = channel.basic_get(queue)
+            clock.advance(3.0)
+            channel.basic_nack(method.delivery_tag, requeue=True)
         assert drain(channel, queue) == []
 
 
@@ -168,7 +186,7 @@ class TestDeadLetters:
         return source, grave
 
     def death(self, channel, grave):
-        ((body, properties),) = drain(channel, grave, seconds=3)
+        ((body, properties),) = drain(channel, grave)
         return body, properties, properties.headers["x-death"][0]
 
     def test_rejected(self, channel):
@@ -184,11 +202,12 @@ class TestDeadLetters:
         assert properties.headers["x-first-death-reason"] == "rejected"
         assert properties.headers["x-last-death-queue"] == source
 
-    def test_expired_keeps_the_original_expiration_and_loses_it(self, channel):
+    def test_expired_keeps_the_original_expiration_and_loses_it(self, channel, clock):
         source, grave = self.pair(channel)
-        publish(channel, source, b"x", expiration="20")
+        publish(channel, source, b"x", expiration="2000")
+        clock.advance(SOON)
         _, properties, death = self.death(channel, grave)
-        assert (death["reason"], death["original-expiration"]) == ("expired", "20")
+        assert (death["reason"], death["original-expiration"]) == ("expired", "2000")
         assert properties.expiration is None
 
     def test_dropped_by_length(self, channel):
@@ -216,29 +235,21 @@ class TestDeadLetters:
         assert counts == [None, 1, 2]
         assert self.death(channel, grave)[2]["reason"] == "delivery_limit"
 
-    def test_a_cycle_without_rejection_ends(self, channel):
-        first = declare(channel, message_ttl=20)
-        second = channel.queue_declare(
-            "",
-            arguments={
-                "x-message-ttl": 20,
+    def test_a_cycle_without_rejection_ends(self, channel, clock):
+        first, second = f"{declare(channel)}-cycle-1"[8:], f"{declare(channel)}-cycle-2"[8:]
+        for queue, target in ((first, second), (second, first)):
+            arguments = {
+                "x-message-ttl": 1_000,
                 "x-dead-letter-exchange": "",
-                "x-dead-letter-routing-key": first,
-            },
-        ).method.queue
-        channel.queue_delete(first)
-        channel.queue_declare(
-            f"cycle-{second}",
-            auto_delete=False,
-            arguments={
-                "x-message-ttl": 20,
-                "x-dead-letter-exchange": "",
-                "x-dead-letter-routing-key": f"cycle-{second}",
-            },
-        )
-        publish(channel, f"cycle-{second}", b"x")
-        wait_empty(channel, f"cycle-{second}")
-        channel.queue_delete(f"cycle-{second}")
+                "x-dead-letter-routing-key": target,
+            }
+            channel.queue_declare(queue, arguments=arguments)
+        publish(channel, first, b"x")
+        seen = [(ready(channel, first), ready(channel, second))]
+        for _ in range(3):
+            clock.advance(1.5)
+            seen.append((ready(channel, first), ready(channel, second)))
+        assert seen == [(1, 0), (0, 1), (0, 0), (0, 0)]
 
     def test_rejecting_again_and_again_counts(self, channel):
         name = declare(channel)
@@ -268,7 +279,7 @@ class TestDeadLetters:
         publish(channel, source, b"x")
         method, _, _ = channel.basic_get(source)
         channel.basic_reject(method.delivery_tag, requeue=False)
-        wait_empty(channel, source)
+        assert ready(channel, source) == 0
 
 
 class TestSingleActiveConsumer:
@@ -278,10 +289,10 @@ class TestSingleActiveConsumer:
         first = channel.basic_consume(queue, lambda c, m, p, b: seen.append(1), auto_ack=True)
         channel.basic_consume(queue, lambda c, m, p, b: seen.append(2), auto_ack=True)
         publish(channel, queue, b"a", b"b", b"c")
-        channel.connection.process_data_events(0.1)
+        receive(channel, seen, 3)
         channel.basic_cancel(first)
         publish(channel, queue, b"d")
-        channel.connection.process_data_events(0.1)
+        receive(channel, seen, 4)
         assert seen == [1, 1, 1, 2]
 
     def test_exclusive_consume_is_refused(self, channel):
@@ -292,17 +303,20 @@ class TestSingleActiveConsumer:
 
 
 class TestExpiry:
-    def test_an_unused_queue_goes(self, channel):
-        queue = declare(channel, expires=60)
-        time.sleep(0.3)
+    def test_an_unused_queue_goes(self, channel, clock):
+        queue = declare(channel, expires=4_000)
+        for _ in range(3):
+            clock.advance(3.0)
+            assert ready(channel, queue) == 0  # looking keeps it
+        clock.advance(SOON)
         with pytest.raises(ChannelClosedByBroker) as gone:
             channel.queue_declare(queue, passive=True)
         assert gone.value.reply_code == 404
 
-    def test_a_consumer_keeps_it(self, channel):
-        queue = declare(channel, expires=60)
+    def test_a_consumer_keeps_it(self, channel, clock):
+        queue = declare(channel, expires=4_000)
         channel.basic_consume(queue, lambda *a: None, auto_ack=True)
-        channel.connection.process_data_events(0.3)
+        clock.advance(20.0)
         assert channel.queue_declare(queue, passive=True).method.queue == queue
 
 
