@@ -165,6 +165,7 @@ class RecordRow(BaseModel):
     partition: int
     offset: int
     timestamp: int = Field(description="When it was written, in milliseconds since 1970.")
+    exchange: str
     key: str
     value: str
     encoding: str
@@ -191,6 +192,7 @@ def record_row(record: LogRecord) -> Row:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.time_ms,
+        "exchange": record.exchange,
         "key": record.key,
         "value": shown["payload"],
         "encoding": shown["payload_encoding"],

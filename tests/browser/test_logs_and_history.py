@@ -77,6 +77,51 @@ def test_offsets_move_only_after_the_preview(tab: Dashboard, read_log: str) -> N
     expect(tab.page.locator("main")).to_contain_text("40 records behind")
 
 
+def test_lanes_say_what_they_show(tab: Dashboard) -> None:
+    tab.open("logs", SHOP, LOG)
+    key = tab.test_id("lane-key")
+    for words in ("sealed segments", "segment being written", f"committed by {GROUP}"):
+        expect(key).to_contain_text(words)
+
+
+def test_members_wait_and_read_over_http(tab: Dashboard, read_log: str) -> None:
+    where = ("logs", read_log, "story", "groups", "crowd", "members")
+    tags = [tab.api.post(*where, body={"session": 300})["member"] for _ in range(3)]
+    tab.open("logs", read_log, "story")
+    crowd = tab.test_id("group").filter(has_text="crowd")
+    expect(crowd).to_contain_text("3 members, 1 waiting")
+    expect(crowd).to_contain_text("commits by ack")
+    expect(crowd.locator(".waiting")).to_contain_text(tags[2])
+    expect(crowd).to_contain_text("over HTTP")
+    for tag in tags:
+        tab.api.delete(*where, tag)
+    expect(crowd).to_contain_text("0 members")
+
+
+def test_records_are_read_from_any_place(tab: Dashboard, read_log: str) -> None:
+    tab.open("logs", read_log, "story")
+    card = tab.test_id("records")
+    tab.press("Read records", card)
+    expect(card.get_by_test_id("message").first).to_contain_text("k")
+    total = card.get_by_test_id("message").count()
+    card.get_by_label("From").select_option("offset")
+    card.get_by_label("Offset required").fill("5")
+    tab.press("Read records", card)
+    expect(card.get_by_test_id("message")).to_have_count(total - 5)
+    tab.press(f"Read on from {total}", card)
+    expect(card).to_contain_text("There is nothing from there on.")
+
+
+def test_a_group_is_forgotten_after_a_question(tab: Dashboard, read_log: str) -> None:
+    tab.open("logs", read_log, "story")
+    tab.press("Forget readers")
+    expect(tab.test_id("confirm")).to_contain_text("begins anew")
+    tab.test_id("confirm-yes").click()
+    tab.says("Group readers is forgotten")
+    expect(tab.test_id("group")).to_have_count(0)
+    assert tab.api.get("logs", read_log, "story", "groups") == []
+
+
 def test_a_senseless_offset_is_refused_in_words(tab: Dashboard) -> None:
     before = _group(tab, SHOP, LOG, GROUP)["partitions"]
     tab.open("logs", SHOP, LOG)

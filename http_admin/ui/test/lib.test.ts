@@ -6,7 +6,7 @@ import { columns, levels, rates, sparkPoints } from '../src/lib/series';
 import { argsFor, readArgs, readTable, readValue } from '../src/lib/arguments';
 import { exchangeArgs, readExchangeArgs } from '../src/lib/exchange-arguments';
 import { asPage } from '../src/lib/paging';
-import { laneSegments, resetTarget, retentionWords, scaleOf } from '../src/lib/logs';
+import { commitWords, isConnection, laneSegments, recordsQuery, resetTarget, retentionWords, scaleOf, shownRecord, waitingMembers } from '../src/lib/logs';
 import { bodyOf, hexDump, legs, moments } from '../src/lib/messages';
 import { amqpUrl, publishSnippet } from '../src/lib/snippets';
 
@@ -193,5 +193,22 @@ describe('logs', () => {
     expect(resetTarget('offset', '42')).toBe(42);
     expect(resetTarget('time', '2026-01-02T03:04:05Z')).toBe('2026-01-02T03:04:05.000Z');
     expect(() => resetTarget('offset', '-1')).toThrow('whole number');
+  });
+  it('asks for records and shows them as messages', () => {
+    expect(recordsQuery('2', 'offset', '7')).toBe('partition=2&offset=7&count=50');
+    expect(recordsQuery('0', 'first', '')).toBe('partition=0&offset=first&count=50');
+    const record = { partition: 0, offset: 3, timestamp: 1_000, exchange: 'log', key: 'k', value: 'ä', encoding: 'string', headers: { a: 1 }, properties: {} };
+    expect(shownRecord(record, 4_000)).toMatchObject({ position: 3, exchange: 'log', routing_key: 'k', payload_bytes: 2, age_ms: 3_000, properties: { headers: { a: 1 } } });
+    expect(shownRecord({ ...record, value: 'AAE=', encoding: 'base64' }, 0)).toMatchObject({ payload_bytes: 2, age_ms: 0 });
+  });
+  it('tells how a group commits and who waits', () => {
+    const member = { consumer_tag: 'c', connection: '1 -> 2', partitions: [0] };
+    const idle = { consumer_tag: 'd', connection: 'HTTP API (d)', partitions: [] };
+    const group = { group: 'g', members: [member, idle], partitions: [] };
+    expect(commitWords(group)).toBe('commits by ack');
+    expect(commitWords({ ...group, commit: 'delivery' })).toBe('commits before delivering');
+    expect(commitWords({ ...group, commit: 'interval', commit_interval_ms: 5_000 })).toBe('commits every 5 s');
+    expect(waitingMembers(group)).toEqual([idle]);
+    expect([member, idle].map(isConnection)).toEqual([true, false]);
   });
 });

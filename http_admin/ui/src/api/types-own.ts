@@ -40,6 +40,19 @@ export interface Log {
   max_age_ms?: number | null;
   max_length_bytes?: number | null;
   cleanup_policy?: string;
+  groups?: string[];
+}
+
+export interface LogRecord {
+  partition: number;
+  offset: number;
+  timestamp: number;
+  exchange: string;
+  key: string;
+  value: string;
+  encoding: string;
+  headers: Table;
+  properties: Table;
 }
 
 export interface GroupPartition {
@@ -53,6 +66,8 @@ export interface Group {
   group: string;
   members: { consumer_tag: string; connection: string; partitions: number[] }[];
   partitions: GroupPartition[];
+  commit?: 'ack' | 'delivery' | 'interval';
+  commit_interval_ms?: number | null;
 }
 
 export interface OffsetMove {

@@ -36,8 +36,15 @@ function Lane({ partition, scale, group, vhost }: { partition: Partition; scale:
 export function Lanes({ partitions, group, vhost }: { partitions: readonly Partition[]; group: Group | undefined; vhost: string }) {
   const scale = scaleOf(partitions);
   return (
-    <ol class="lanes" aria-label="Partitions" data-testid="lanes">
-      {partitions.map((partition) => <Lane key={partition.index} partition={partition} scale={scale} group={group} vhost={vhost} />)}
-    </ol>
+    <>
+      <ol class="lanes" aria-label="Partitions" data-testid="lanes">
+        {partitions.map((partition) => <Lane key={partition.index} partition={partition} scale={scale} group={group} vhost={vhost} />)}
+      </ol>
+      <ul class="lane-key muted" aria-label="What the lanes show" data-testid="lane-key">
+        <li><span class="lane-swatch segment-sealed" aria-hidden="true" /> sealed segments</li>
+        <li><span class="lane-swatch segment-open" aria-hidden="true" /> segment being written</li>
+        {group && <li><span class="lane-swatch lane-swatch-mark" aria-hidden="true" /> committed by {group.group}</li>}
+      </ul>
+    </>
   );
 }

@@ -1,6 +1,6 @@
 /** Lanes and lag of log-mode queues. Pure. */
 
-import type { Group, Log, Partition, Segment } from '../api/types';
+import type { Group, Log, LogRecord, Message, Partition, Segment } from '../api/types';
 import { bytes, duration } from './format';
 
 export interface LaneSegment {
@@ -68,6 +68,46 @@ export function resetTarget(kind: ResetKind, text: string): string | number {
     return new Date(at).toISOString();
   }
   return kind;
+}
+
+export type RecordsStart = 'first' | 'last' | 'offset' | 'time';
+export const RECORDS_SHOWN = 50;
+
+/** The query that reads records of a partition from a place on. */
+export function recordsQuery(partition: string, start: RecordsStart, text: string): string {
+  return new URLSearchParams({ partition, offset: String(resetTarget(start, text)), count: String(RECORDS_SHOWN) }).toString();
+}
+
+/** A record as the list of messages shows it; its offset stands where others have their number. */
+export function shownRecord(record: LogRecord, now: number): Message {
+  return {
+    position: record.offset,
+    exchange: record.exchange,
+    routing_key: record.key,
+    redelivered: false,
+    properties: { ...record.properties, headers: record.headers },
+    payload: record.value,
+    payload_bytes: record.encoding === 'base64' ? atob(record.value).length : new TextEncoder().encode(record.value).length,
+    payload_encoding: record.encoding,
+    age_ms: Math.max(0, now - record.timestamp),
+  };
+}
+
+/** When a group's offsets move, in words. */
+export function commitWords(group: Group): string {
+  if (group.commit === 'delivery') return 'commits before delivering';
+  if (group.commit === 'interval') return `commits every ${duration(group.commit_interval_ms)}`;
+  return 'commits by ack';
+}
+
+/** Members that have no partition, because there are more of them than partitions. */
+export function waitingMembers(group: Group): Group['members'] {
+  return group.members.filter((one) => one.partitions.length === 0);
+}
+
+/** Whether a member is an AMQP connection that has a page of its own. */
+export function isConnection(member: Group['members'][number]): boolean {
+  return member.connection !== '' && !member.connection.startsWith('HTTP API');
 }
 
 /** What becomes of old records, in words. */

@@ -1,21 +1,31 @@
 import { useState } from 'preact/hooks';
-import { apiPath } from '../api/client';
+import { ApiError, apiPath, remove } from '../api/client';
 import { useLive } from '../api/live';
 import type { Group, GroupPartition, Log } from '../api/types';
 import { Badge, Card, Empty, PageHead, Stat, Stats } from '../components/basics';
 import { DataTable, type Column } from '../components/DataTable';
-import { ErrorNote, Loading, Unavailable } from '../components/feedback';
+import { attempt, confirmLoss, ErrorNote, Loading, Unavailable } from '../components/feedback';
 import { byEvent } from '../components/forms';
 import { Lanes } from '../components/Lanes';
 import { ConnectionLink } from '../components/links';
 import { OffsetReset } from '../components/OffsetReset';
+import { Records } from '../components/Records';
 import { bytes, count, plural } from '../lib/format';
-import { damageCount, records, retentionWords, totalLag } from '../lib/logs';
+import { commitWords, damageCount, isConnection, records, retentionWords, totalLag, waitingMembers } from '../lib/logs';
 
 function holder(group: Group, partition: number) {
   const member = group.members.find((one) => one.partitions.includes(partition));
   if (member === undefined) return <Badge tone="warn">nobody</Badge>;
-  return <><code>{member.consumer_tag}</code> <span class="under minor"><ConnectionLink name={member.connection} /></span></>;
+  return <MemberName member={member} />;
+}
+
+function MemberName({ member }: { member: Group['members'][number] }) {
+  return (
+    <>
+      <code>{member.consumer_tag}</code>{' '}
+      <span class="under minor">{isConnection(member) ? <ConnectionLink name={member.connection} /> : 'over HTTP'}</span>
+    </>
+  );
 }
 
 function groupColumns(group: Group): Column<GroupPartition>[] {
@@ -37,32 +47,54 @@ function LagCell({ lag, most }: { lag: number; most: number }) {
   );
 }
 
-function GroupCard({ group, onReset }: { group: Group; onReset: () => void }) {
-  const idle = group.members.filter((one) => one.partitions.length === 0).length;
-  const members = `${plural(group.members.length, 'member')}${idle === 0 ? '' : `, ${idle} waiting`}`;
+interface GroupCardProps {
+  group: Group;
+  onReset: () => void;
+  onForget: () => void;
+}
+
+function GroupCard({ group, onReset, onForget }: GroupCardProps) {
+  const waiting = waitingMembers(group);
+  const members = `${plural(group.members.length, 'member')}${waiting.length === 0 ? '' : `, ${waiting.length} waiting`}`;
+  const buttons = (
+    <div class="actions">
+      {group.members.length === 0 && <button class="button button-small" onClick={onForget} aria-label={`Forget ${group.group}`}>Forget…</button>}
+      <button class="button button-small" onClick={onReset} aria-label={`Move offsets of ${group.group}`}>Move offsets…</button>
+    </div>
+  );
   return (
-    <Card title={group.group} testid="group" aside={<button class="button button-small" onClick={onReset} aria-label={`Move offsets of ${group.group}`}>Move offsets…</button>}>
-      <p class="card-lead muted">{members} · {count(totalLag(group))} records behind</p>
+    <Card title={group.group} testid="group" aside={buttons}>
+      <p class="card-lead muted">{members} · {plural(totalLag(group), 'record')} behind · {commitWords(group)}</p>
       <DataTable label={`Partitions of group ${group.group}`} columns={groupColumns(group)} rows={group.partitions} rowKey={(one) => String(one.partition)} />
+      {waiting.length > 0 && (
+        <div class="waiting">
+          <h3>Waiting for a partition</h3>
+          <ul>{waiting.map((one) => <li key={one.consumer_tag}><MemberName member={one} /></li>)}</ul>
+        </div>
+      )}
     </Card>
   );
 }
 
 export function LogPage({ vhost, name }: { vhost: string; name: string }) {
-  const logs = useLive<Log[]>(apiPath('logs', vhost));
+  const { data: log, error } = useLive<Log>(apiPath('logs', vhost, name));
   const groups = useLive<Group[]>(apiPath('logs', vhost, name, 'groups'));
   const [marked, setMarked] = useState('');
   const [resetting, setResetting] = useState<Group | null>(null);
   const parent = { label: 'Logs', to: '#/logs' };
-  const log = logs.data?.find((one) => one.name === name);
   if (log === undefined) {
+    const isMissing = error instanceof ApiError && error.status === 404;
     return (
       <>
         <PageHead title={name} parent={parent} />
-        {logs.error ? <Unavailable what="logs" error={logs.error} /> : logs.data ? <p>There is no log of this name in {vhost}.</p> : <Loading />}
+        {isMissing ? <p>There is no log of this name in {vhost}.</p> : error ? <Unavailable what="logs" error={error} /> : <Loading />}
       </>
     );
   }
+  const forget = async (group: Group): Promise<void> => {
+    const sure = await confirmLoss({ title: `Forget ${group.group}?`, loss: `Its offsets are gone then: a member that comes back begins anew. The records of ${name} stay.`, action: 'Forget group' });
+    if (sure && (await attempt(() => remove(apiPath('logs', vhost, name, 'groups', group.group)), `Group ${group.group} is forgotten.`))) void groups.refresh();
+  };
   const all = groups.data ?? [];
   const shown = all.find((one) => one.group === marked) ?? all[0];
   return (
@@ -85,10 +117,11 @@ export function LogPage({ vhost, name }: { vhost: string; name: string }) {
         <Lanes partitions={log.partitions} group={shown} vhost={vhost} />
       </Card>
       {groups.error && <ErrorNote error={groups.error} />}
-      {all.map((group) => <GroupCard key={group.group} group={group} onReset={() => setResetting(group)} />)}
+      {all.map((group) => <GroupCard key={group.group} group={group} onReset={() => setResetting(group)} onForget={() => void forget(group)} />)}
       {groups.data?.length === 0 && (
         <Card><Empty title="No consumer groups"><p>Consumers that give the argument <code>x-group</code> share the partitions, and the broker remembers how far they are.</p></Empty></Card>
       )}
+      <Records log={log} />
       {resetting && <OffsetReset vhost={vhost} log={name} group={resetting} onClose={() => setResetting(null)} onDone={() => void groups.refresh()} />}
     </>
   );
