@@ -1,6 +1,7 @@
 """What queue arguments do, seen by a pika client. Time stands still unless a test moves it."""
 
 import contextlib
+from typing import Any
 
 import pika
 import pytest
@@ -45,7 +46,7 @@ def publish(channel, queue, *bodies, **properties):
 
 def drain(channel, queue):
     """What is ready, in order."""
-    found = []
+    found: list[Any] = []
     while True:
         method, properties, body = channel.basic_get(queue, auto_ack=True)
         if method is None:

@@ -97,9 +97,9 @@ def test_c090_no_time_and_no_room_are_legal(channel, make):
 
 
 def test_c091_an_unused_queue_expires_and_buries_nothing(channel, source, grave):
-    queue = source(expires=150)
+    queue = source(expires=500)
     channel.fill(queue, "a")
-    time.sleep(0.5)  # looking would keep it
+    time.sleep(1.2)  # looking would keep it
     channel.refused(Queue.Declare(queue=queue, passive=True), 404)
     channel.open()
     assert channel.ready(grave) == 0
@@ -107,9 +107,9 @@ def test_c091_an_unused_queue_expires_and_buries_nothing(channel, source, grave)
 
 @pytest.mark.parametrize("how", ["get", "declare"])
 def test_c091_polling_or_declaring_keeps_it(channel, make, how):
-    queue = make(expires=400)
-    for _ in range(8):
-        time.sleep(0.1)
+    queue = make(expires=1500)
+    for _ in range(9):
+        time.sleep(0.2)
         if how == "get":
             channel.get(queue)
         else:
@@ -177,11 +177,11 @@ def test_c103_expiration_zero(channel, source, grave):
 
 
 def test_c115_requeued_past_its_time_it_expires(channel, source, grave):
-    queue = source(message_ttl=100)
+    queue = source(message_ttl=600)
     channel.publish("", queue)
     channel.wait_ready(queue, 1)
     tag = channel.get_one(queue, no_ack=False).tag
-    time.sleep(0.15)
+    time.sleep(0.7)
     channel.nack(tag)
     assert death(buried(channel, grave))["reason"] == "expired"
 
