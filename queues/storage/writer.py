@@ -89,6 +89,8 @@ class Writer:
         self._sweeper: Sweeper | None = None
         self._sweep_asked = False
         self._wal_pages = 0
+        self._in_doubt: list[LogSink] = []
+        """Logs that this batch has written to: only these may be rolled back."""
         self._broken: StoreError | None = None
         self._thread = Thread(target=self._run, name="leveret-writer", daemon=True)
 
@@ -137,23 +139,27 @@ class Writer:
             has_sql = batch.has_sql or self._transactor.has_announced
             due = self._transactor.run(batch, self._now_ms()) if has_sql else ()
         except Exception as error:  # noqa: BLE001 - or those who wait would wait for ever
-            return Failed(batch.mark, self._undo(batch, self._translate(error)))
+            return Failed(batch.mark, self._undo(self._translate(error)))
         self._wal_pages += _PAGES_PER_COMMIT + batch.bytes * 5 // (statements.PAGE_SIZE * 4)
         return Committed(batch.mark, logs, due)
 
     def _write_logs(self, batch: Batch) -> dict[LogSink, object]:
+        self._in_doubt = []
         if not batch.logs:
             return {}
         self._transactor.announce(batch)
-        answers = {sink: sink.write(records) for sink, records in batch.logs.items()}
+        answers: dict[LogSink, object] = {}
+        for sink, records in batch.logs.items():
+            self._in_doubt.append(sink)
+            answers[sink] = sink.write(records)
         for sink in batch.logs:
             sink.sync()
         return answers
 
-    def _undo(self, batch: Batch, error: StoreError) -> StoreError:
+    def _undo(self, error: StoreError) -> StoreError:
         try:
             self._transactor.roll_back()
-            for sink in batch.logs:
+            for sink in self._in_doubt:
                 sink.rollback()
         except Exception as second:  # noqa: BLE001 - the state on disk is unknown: final
             error = StoreFailed(f"{error}; then undoing failed: {second}")

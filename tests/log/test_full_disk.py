@@ -56,13 +56,14 @@ def test_a_refused_write_is_nacked_and_can_be_sent_again(home, disk, channel, re
     assert reader.offsets == [0, 1, 2]
 
 
-def test_one_full_log_takes_its_whole_batch_back(home, disk, channel, readers):
-    """Both logs get the record or none does: the batch is one."""
+@pytest.mark.parametrize("full", ["a", "b"])
+def test_one_full_log_takes_its_whole_batch_back(home, disk, channel, readers, full):
+    """Both logs get the record or none does: the batch is one. Earlier ones stay."""
     for name in ("a", "b"):
         declare(channel, name)
         channel.queue_bind(name, "amq.fanout")
     publish(channel, "amq.fanout", [b"1"])
-    view = home.hub.vhosts["/"].queues["b"].partition
+    view = home.hub.vhosts["/"].queues[full].partition
     real = view.write
 
     def refuse(*arguments):

@@ -354,3 +354,20 @@ async def test_what_is_indispensable_waits_out_a_full_disk(harness: Harness, tmp
     assert again.live() == [*range(3, 11), kept]
     assert await again.bodies([kept, lost]) == [LARGE, None]
     await again.close()
+
+
+async def test_only_logs_that_the_batch_wrote_to_are_rolled_back(harness: Harness):
+    class Full(BadSink):
+        def write(self, records: Sequence[object]) -> object:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    full, sound = Full(OSError()), BadSink(OSError())
+    sound.error = None
+    harness.store.append_log(sound, b"committed")
+    await harness.durable()
+    harness.store.append_log(full, b"refused")
+    harness.store.append_log(sound, b"not reached")
+    await harness.durable()
+    assert isinstance(harness.failed[0].error, DiskFull)
+    assert sound.rolled_back == 0
+    await harness.close()
