@@ -14,7 +14,12 @@ import urllib.request
 import pika
 import pytest
 
+from amqp_server.server import STOP_SECONDS
+from amqp_server.session import CLOSE_GRACE_SECONDS, MOST_UNREAD
+from leveret.broker.broker import BACKLOG_HIGH, BACKLOG_LOW
+from leveret.broker.delays import TICK_MS
 from leveret.config import load_settings
+from leveret.model.tables import MAX_DEPTH
 from leveret.testing import LeveretBroker
 from tests.docs.blocks import ROOT
 from tools import coverage_figure, readme_figures
@@ -120,3 +125,21 @@ def test_coverage_is_told_in_one_sentence():
         "On 2026-11-16 the tests reached 90.0 % of 10 statements and\n75.0 % of 4 branches.\n"
     )
     assert coverage_figure.SENTENCE.search((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+
+
+def test_the_page_about_behaviour_names_the_limits_there_are():
+    page = (ROOT / "docs" / "behaviour.md").read_text(encoding="utf-8")
+    for said in (
+        f"beyond {BACKLOG_HIGH >> 20} MiB waiting for disk",
+        f"until it is {BACKLOG_LOW >> 20} MiB",
+        f"not read either, beyond {MOST_UNREAD >> 20} MiB",
+        f"| {MAX_DEPTH} levels deep |",
+        f"within {TICK_MS} ms after it is due",
+        f"| {CLOSE_GRACE_SECONDS:g} s, at the end of the broker {STOP_SECONDS:g} s |",
+    ):
+        assert said in page, said
+    defaults = load_settings()
+    assert f"`max_message_size`, {defaults.max_message_size >> 20} MiB" in page
+    assert f"`frame_max`, {defaults.frame_max >> 10} KiB" in page
+    assert f"`channel_max`, {defaults.channel_max} |" in page
+    assert f"`handshake_timeout`, {defaults.handshake_timeout:g} s" in page
