@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.watch import Watch
 from tests.browser.world import Api, World
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 40
 NOWHERE = "about:blank"
 
 

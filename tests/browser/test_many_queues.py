@@ -1,4 +1,8 @@
-"""Five thousand queues: the list pages, sorts and filters, and the page never freezes."""
+"""Five thousand queues: the list pages, sorts and filters, and the page never holds them all.
+
+A page freezes when it draws or asks for everything there is; so what is counted is rows in the
+document and rows in answers, at any moment. Seconds are not: they are the machine's.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,13 @@ from tests.support.brokers import running_leveret
 
 QUEUES = 5_000
 ROWS = 50
-# A frozen page is one that does not react for a second; the work of a keystroke takes some
-# milliseconds, and the rest of this is room for a busy machine.
-FROZEN_MS = 1_000
 PROBE = """
 () => {
-  window.longest = 0;
-  new PerformanceObserver((list) => {
-    for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration);
-  }).observe({ type: 'longtask', buffered: false });
+  window.most = 0;
+  const count = () => {
+    window.most = Math.max(window.most, document.querySelectorAll('tbody tr').length);
+  };
+  new MutationObserver(count).observe(document, { childList: true, subtree: true });
 }
 """
 
@@ -63,4 +65,4 @@ def test_list_pages_sorts_and_filters_without_freezing(
     table.get_by_role("button", name="Name").click()
     expect(table.locator("tbody tr").first).to_contain_text("queue-04999")
     assert table.locator("tbody tr").count() == ROWS
-    assert page.evaluate("window.longest") < FROZEN_MS
+    assert page.evaluate("window.most") == ROWS

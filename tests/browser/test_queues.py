@@ -17,7 +17,7 @@ QUEUE = "work, to do"
 def vhost(tab: Dashboard) -> Iterator[str]:
     """A virtual host of the test's own, with one empty queue, chosen at the top of the page."""
     with tab.own_vhost("queue tests") as name:
-        tab.api.put("queues", name, QUEUE)
+        tab.api.put("queues", name, QUEUE, body={"durable": True})
         tab.enter(name)
         yield name
 

@@ -70,7 +70,7 @@ def test_a_lost_session_leads_to_the_form_and_back_to_the_page(stranger: Dashboa
 @pytest.fixture
 def near(stranger: Dashboard) -> Iterator[Dashboard]:
     """The sign-in page of a broker inside this process, whose rules a test can bend."""
-    settings = leveret.in_process_settings(http_enabled=True)
+    settings = leveret.in_process_settings(http_enabled=True, login_tries_per_source=1)
     with leveret.ThreadedBroker(settings) as broker:
         stranger.visit(broker.http_url)
         yield stranger
@@ -87,9 +87,8 @@ def test_silence_ends_the_session(near: Dashboard, monkeypatch: pytest.MonkeyPat
     expect(near.page.get_by_text("Your session has ended")).to_be_visible()
 
 
-def test_guessing_is_slowed_down_in_words(near: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guessing_is_slowed_down_in_words(near: Dashboard) -> None:
     near.watch.expect("401|429")
-    monkeypatch.setattr(http_admin.auth, "TRIES_PER_MINUTE", 1)
     near.sign_in(password="guess")
     expect(near.test_id("error")).to_contain_text("do not match")
     near.sign_in()

@@ -53,7 +53,7 @@ def test_no_request_makes_the_broker_fail(
         database=None,
     )
     def ask(case: Case[Any]) -> None:
-        answer = case.call(auth=("guest", "guest"), timeout=20)
+        answer = case.call(auth=("guest", "guest"), timeout=60)
         assert answer.status_code < 500 or answer.status_code in (501, 503), answer.text
         if answer.status_code >= 400:
             assert answer.json().keys() >= {"reason"}, answer.text

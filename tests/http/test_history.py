@@ -165,7 +165,7 @@ async def test_reader_that_hangs_up_lets_the_read_end_before_closing() -> None:
     def pieces() -> Iterator[bytes]:
         try:
             reading.set()
-            go_on.wait(10)
+            go_on.wait(60)
             yield b"second"
         finally:
             closed.set()
@@ -173,7 +173,7 @@ async def test_reader_that_hangs_up_lets_the_read_end_before_closing() -> None:
     flow = _flow(pieces(), b"first")
     assert await anext(flow) == b"first"
     second = asyncio.ensure_future(anext(flow))
-    await asyncio.to_thread(reading.wait, 10)
+    await asyncio.to_thread(reading.wait, 60)
     second.cancel()
     await asyncio.sleep(0)
     assert not closed.is_set()

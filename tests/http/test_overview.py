@@ -146,7 +146,7 @@ async def test_shutdown_asks_the_program_to_stop() -> None:
         login = ("guest", "guest")
         async with httpx.AsyncClient(base_url=running.http_url, auth=login, verify=False) as api:
             assert (await api.post("/api/shutdown")).status_code == 202
-        await asyncio.wait_for(running.stop_requested.wait(), 10)
+        await asyncio.wait_for(running.stop_requested.wait(), 60)
 
 
 def test_reset_empties_only_when_told_to() -> None:

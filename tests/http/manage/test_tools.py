@@ -224,7 +224,7 @@ def test_amqpstorm_looks_at_the_broker(storm, connect, vhost):
 def rabbit(leveret):
     from pyrabbit2.api import Client  # type: ignore[import-untyped]
 
-    return Client(urlsplit(leveret.http_url).netloc, "guest", "guest", timeout=20)
+    return Client(urlsplit(leveret.http_url).netloc, "guest", "guest", timeout=60)
 
 
 def test_pyrabbit2_does_what_its_readme_shows(rabbit, vhost):
