@@ -213,6 +213,26 @@ def test_replay_by_reset_while_members_read(orders, home, channel, readers):
     wait_for(lambda: committed(home) == [10, 10, 10], reader)
 
 
+def test_acks_from_before_a_reset_change_nothing(orders, home, channel, readers):
+    """Whoever has the partition gets everything from the new place on, once more."""
+    publish(channel, orders, numbered(12), x_partition=1)
+    reader = readers(orders, acks=False, x_group="G", **FIRST).read(12)
+    for method, _, _ in reader.records[:6]:
+        reader.channel.basic_ack(method.delivery_tag)
+    wait_for(lambda: committed(home)[1] == 6, reader)
+    on_its_thread(home, lambda: home.hub.logs.reset("/", orders, "G", 2, partition=1))
+    reader.read(22)
+    for method, _, _ in reader.records[6:12]:
+        reader.channel.basic_ack(method.delivery_tag)
+    reader.channel.queue_declare(orders, passive=True)  # answered after the acks
+    assert committed(home)[1] == 2
+    assert reader.quiet(0.1).places[12:] == [(1, offset) for offset in range(2, 12)]
+    assert all(method.redelivered for method, _, _ in reader.records[12:])
+    for method, _, _ in reader.records[12:]:
+        reader.channel.basic_ack(method.delivery_tag)
+    wait_for(lambda: committed(home)[1] == 12, reader)
+
+
 def on_its_thread(home, call):
     home._running._loop.call_soon_threadsafe(call)
 
