@@ -80,7 +80,7 @@ def has_written(port: int, count: int) -> bool:
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) as connection:
         channel = connection.channel()
         found = [channel.queue_declare(f"out-{n}", passive=True) for n in range(2)]
-        return sum(answer.method.message_count for answer in found) >= count
+        return bool(sum(answer.method.message_count for answer in found) >= count)
 
 
 def test_every_record_is_processed_exactly_once_over_kills(tmp_path):
