@@ -81,7 +81,9 @@ def _open(path: Path) -> sqlite3.Connection:
         connection = _connect(path, "immutable=1")
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise SourceError(f"{path} is no database of a broker: {error}.") from error
+        raise SourceError(
+            f"{path} is no database of a broker ({error}): give the data directory of one."
+        ) from error
     return connection
 
 

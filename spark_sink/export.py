@@ -13,7 +13,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from hashlib import md5
 from itertools import chain
@@ -44,6 +44,8 @@ PARTITIONED_BY = {
 }
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_WORKER_TRIES = 3
+_SLOW_WORKER = "Python worker failed to connect back"
 _SHORT_CHARACTERS = 15
 _LONGEST_BYTES = 240
 _RAISED = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception)): (.+)")
@@ -128,12 +130,18 @@ def plan_of(options: ExportOptions) -> Plan:
         )
     if options.every is not None:
         interval_seconds(options.every)
+    since_ms = time_ms(options.since) if options.since else None
+    until_ms = time_ms(options.until) if options.until else None
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise SourceError(
+            f"From {options.since} until {options.until} there is no time: swap them."
+        )
     plan = Plan(
         options=options,
         tables=chosen_tables(options.tables),
         selection=Selection(
-            since_ms=time_ms(options.since) if options.since else None,
-            until_ms=time_ms(options.until) if options.until else None,
+            since_ms=since_ms,
+            until_ms=until_ms,
             queues=(options.queue,) if options.queue else (),
             vhosts=(options.vhost,) if options.vhost else (),
         ),
@@ -254,23 +262,31 @@ class TableExport:
                 raise
             meter.advance(batch.rows, batch.bytes)
 
+        for left in reversed(range(_WORKER_TRIES)):
+            query = self._start(cut, write)
+            try:
+                query.awaitTermination()
+                return
+            except PySparkException as error:
+                # Spark gives a Python worker ten seconds to start, and a busy machine may not.
+                if failed or not left or _SLOW_WORKER not in str(error):
+                    # Spark wraps what was raised in here into many lines; the first cause is
+                    # clearer.
+                    raise (failed or [error])[0] from None
+            finally:
+                query.stop()
+
+    def _start(self, cut: dict[str, int], write: Callable[[DataFrame, int], None]) -> Any:
         stream = self._spark.readStream.format("leveret").options(**self._options())
         stream = stream.option("to_id", json.dumps(cut))
         stream = stream.option("max_rows", str(self._plan.options.batch_rows))
-        query = (
+        return (
             stream.load()
             .writeStream.foreachBatch(write)
             .option("checkpointLocation", str(self._place.checkpoint))
             .trigger(availableNow=True)
             .start()
         )
-        try:
-            query.awaitTermination()
-        except PySparkException as error:
-            # Spark wraps what was raised in here into many lines; the first cause is clearer.
-            raise (failed or [error])[0] from None
-        finally:
-            query.stop()
 
     def _write_queues(self, meter: Meter) -> None:
         """A short list, not a stream: one batch, replaced by each run."""

@@ -8,7 +8,7 @@ the number of that queue names its directory under `<data directory>/logs`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +28,7 @@ from spark_sink.properties import PropertyColumns
 from spark_sink.schemas import arrow_schema
 from spark_sink.selection import Request, Selection
 
-_PARTITION_OF = "x-partition-of"
+_PARTITIONS = "x-partitions"
 _EXCHANGE, _ROUTING_KEY, _PROPERTIES, _BODY = range(4)
 
 
@@ -47,10 +47,11 @@ class Partition:
 def partitions(database: Database, selection: Selection) -> list[Partition]:
     """The logs a selection names (all of them if none), each with its range as of now."""
     found = []
-    for queue in queue_names(database).values():
-        if queue.kind != LOG_KIND or queue.deleted_ms is not None:
-            continue
-        log, number = log_of(queue)
+    logs = [one for one in queue_names(database).values() if one.kind == LOG_KIND]
+    logs = [one for one in logs if one.deleted_ms is None]
+    counts = {(one.vhost, one.name): _partition_count(one) for one in logs}
+    for queue in logs:
+        log, number = log_of(queue, counts)
         if selection.queues and not {log, queue.name}.intersection(selection.queues):
             continue
         if selection.vhosts and queue.vhost not in selection.vhosts:
@@ -62,12 +63,21 @@ def partitions(database: Database, selection: Selection) -> list[Partition]:
     return found
 
 
-def log_of(queue: QueueName) -> tuple[str, int]:
-    """Name of the log and number of the partition that a queue is."""
+def log_of(queue: QueueName, counts: Mapping[tuple[str, str], int]) -> tuple[str, int]:
+    """Name of the log and number of the partition that a queue is.
+
+    Partitions of a log are queues of their own, `<log>-<number>`; `counts` says of each log how
+    many it has.
+    """
     log, _, number = queue.name.rpartition("-")
-    if number.isdecimal() and json.loads(queue.arguments or "{}").get(_PARTITION_OF) == log:
+    if number.isdecimal() and int(number) < counts.get((queue.vhost, log), 0):
         return log, int(number)
     return queue.name, 0
+
+
+def _partition_count(queue: QueueName) -> int:
+    count = json.loads(queue.arguments or "{}").get(_PARTITIONS)
+    return count if isinstance(count, int) else 0
 
 
 def read_logs(database: Database, request: Request, tally: Tally) -> Iterator[pa.RecordBatch]:

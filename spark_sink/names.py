@@ -17,7 +17,7 @@ from leveret.model.history import EventKind
 from spark_sink.database import Database
 from spark_sink.errors import SourceError
 from spark_sink.packed import Ints, Packed, bytes_sql, number_sql, numbers
-from spark_sink.selection import Selection
+from spark_sink.selection import NOTHING, Selection
 
 LOG_KIND = "stream"
 
@@ -66,6 +66,21 @@ def require_queues(database: Database, selection: Selection) -> None:
             raise SourceError(
                 f"There is no queue {name!r} in this broker's history: check the name, "
                 "or leave the queue out to export all of them."
+            )
+
+
+def require_vhosts(database: Database, selection: Selection) -> None:
+    """Say so when a vhost is asked for that neither exists nor is in the history."""
+    row = database.row(
+        f"SELECT {bytes_sql('vhost')} FROM (SELECT name AS vhost FROM vhosts"  # noqa: S608
+        " UNION SELECT vhost FROM queues UNION SELECT vhost FROM origins)"
+    )
+    known = {"/", *_texts(row, 0)}
+    for name in selection.vhosts:
+        if name not in known and name != NOTHING:
+            raise SourceError(
+                f"There is no vhost {name!r} in this broker's history: check the name, "
+                "or leave the vhost out to export all of them."
             )
 
 

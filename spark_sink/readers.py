@@ -26,7 +26,7 @@ from spark_sink.database import Database
 from spark_sink.errors import SourceError
 from spark_sink.events import count_events, event_conditions, read_events
 from spark_sink.messages import count_messages, read_messages
-from spark_sink.names import require_queues
+from spark_sink.names import require_queues, require_vhosts
 from spark_sink.planning import event_splits, message_splits, span_splits
 from spark_sink.queue_table import count_queues, read_queues
 from spark_sink.schemas import TABLES, arrow_schema, columns_of
@@ -107,6 +107,7 @@ class LocalSource:
         self._database.close()
 
     def check(self, selection: Selection) -> None:
+        require_vhosts(self._database, selection)
         require_queues(self._database, selection)
         event_conditions(self._database, selection)
 

@@ -100,6 +100,8 @@ def _sentence(error: urllib.error.HTTPError, url: str) -> str:
             return f"{url} refused the user or the password: give --user and --password."
         if error.code == 403:
             return f"{url} does not let this user read history: it needs the tag monitoring."
+        if error.code == 404:
+            return f"{url} has no message history: give the address of a Leveret's HTTP API."
         body = error.read(2000).decode("utf-8", "replace")
     try:
         reason = json.loads(body).get("reason") or body

@@ -153,10 +153,15 @@ class FakeBroker:
         )
         self.ledger.logs[name] = []
         with self.engine.begin() as connection:
-            parent = name.rpartition("-")[0]
-            arguments = f'{{"x-partition-of": "{parent}"}}' if parent else "{}"
             row = {"id": number, "vhost": "/", "name": name, "kind": "stream"}
-            connection.execute(insert(schema.queues), row | {"arguments": arguments})
+            connection.execute(insert(schema.queues), row)
+            parent = name.rpartition("-")[0]
+            if parent and parent not in self.queue_ids:
+                row = {"id": number + 1, "vhost": "/", "name": parent, "kind": "stream"}
+                self.queue_ids[parent] = number + 1
+                connection.execute(
+                    insert(schema.queues), row | {"arguments": '{"x-partitions": 10}'}
+                )
 
     def traffic(self, commits: int) -> None:
         """Random traffic of every kind."""

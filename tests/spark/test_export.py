@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from rich.console import Console
 
@@ -258,6 +261,8 @@ def test_export_over_http(spark, exported, options, broker):
     ("change", "words"),
     [
         ({"queue": "gone"}, "There is no queue 'gone'"),
+        ({"vhost": "gone"}, "There is no vhost 'gone'"),
+        ({"since": "2026-11-17", "until": "2026-11-16"}, "there is no time: swap them"),
         ({"data_dir": "/nowhere/at/all"}, "give the data directory of a broker"),
         ({"master": "moon"}, "'moon' is no Spark master"),
         ({"master": "spark://127.0.0.1:1"}, "No Spark master answers"),
@@ -276,6 +281,54 @@ def test_bad_input_is_one_sentence(options, change, words, capsys):
     assert run(replace(options, **change)) == 1
     said = capsys.readouterr().err.strip()
     assert words in said and said.count("\n") == 0
+
+
+def test_address_of_another_server_is_one_sentence(options, capsys):
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(404)
+
+        def log_message(self, *_):
+            """Tests are quiet."""
+
+    server = HTTPServer(("127.0.0.1", 0), Other)
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    assert run(replace(options, data_dir=None, url=url)) == 1
+    thread.join()
+    server.server_close()
+    assert capsys.readouterr().err == (
+        f"{url} has no message history: give the address of a Leveret's HTTP API.\n"
+    )
+
+
+def test_a_worker_that_starts_too_slowly_is_waited_for(exported, options, broker, monkeypatch):
+    """Spark gives it ten seconds; what an export of a busy machine needs is another try."""
+    start, tries = TableExport._start, []
+
+    def slow(self, cut, write):
+        query = start(self, cut, write)
+        tries.append(query)
+        if len(tries) < 3:
+            query.awaitTermination = fail
+        return query
+
+    def fail():
+        raise PySparkException("… Python worker failed to connect back. …")
+
+    monkeypatch.setattr(TableExport, "_start", slow)
+    exported(options)
+    assert len(tries) == 3
+    assert manifest(options)["events"]["rows"] == broker.ledger.event_rows
+    monkeypatch.setattr(TableExport, "_start", lambda *given: failing(start(*given), fail))
+    with pytest.raises(SourceError, match="failed to connect back"):
+        exported(replace(options, incremental=True))
+
+
+def failing(query, fail):
+    query.awaitTermination = fail
+    return query
 
 
 def test_two_exports_do_not_share_a_directory(options, capsys):

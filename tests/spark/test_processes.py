@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,16 +68,29 @@ def test_export_that_was_killed_has_each_row_once(spark, broker, tmp_path, point
 def test_export_on_a_standalone_cluster(broker, tmp_path):
     """A master and two workers from the pip package; executors get Leveret from the driver."""
     with cluster(tmp_path) as master:
-        code = (
-            "import sys; from spark_sink.export import *;"
-            f"sys.exit(run(ExportOptions(to={str(tmp_path / 'out')!r},"
-            f" data_dir={str(broker.data_dir)!r}, tables=('events',),"
-            f" master={master!r})))"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment(SPARK_LOCAL_IP="127.0.0.1"),
-            capture_output=True, text=True, timeout=200, check=False,
-        )  # fmt: skip
+        assert_exports_on(master, broker, tmp_path)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(0)
+def test_export_on_a_local_cluster(broker, tmp_path):
+    """Executors are processes of their own, started by the driver."""
+    try:
+        assert_exports_on("local-cluster[2,1,1024]", broker, tmp_path)
+    finally:
+        shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
+
+
+def assert_exports_on(master, broker, tmp_path):
+    code = (
+        "import sys; from spark_sink.export import *;"
+        f"sys.exit(run(ExportOptions(to={str(tmp_path / 'out')!r},"
+        f" data_dir={str(broker.data_dir)!r}, tables=('events',), master={master!r})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(SPARK_LOCAL_IP="127.0.0.1"),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     tables = json.loads((tmp_path / "out" / "manifest.json").read_text())["tables"]
     assert tables["events"]["rows"] == broker.ledger.event_rows
