@@ -109,16 +109,21 @@ class Channel:
         self.published += len(messages)
         origin = self._origin or self.origin()
         answers = self.broker.route_run(plan, messages, self.session.now_ms, origin)
-        confirms = self.confirms
-        if confirms is None:
-            return
-        waits = [message.stored and message.scan.persistent for message in messages]
-        if answers is None and (all(waits) or not any(waits)):
-            if confirms.accepted(self.broker.store.mark if waits[0] else 0, len(messages)):
-                self.session.confirm(self)
-            return
-        for place, message in enumerate(messages):
-            self._confirm(message, answers[place] if answers else Enqueued.TAKEN)
+        if self.confirms is not None:
+            self._confirm_run(self.confirms, messages, answers or [Enqueued.TAKEN] * len(messages))
+
+    def _confirm_run(
+        self, confirms: Confirms, messages: list[Message], answers: list[Enqueued]
+    ) -> None:
+        waits = [
+            answer is Enqueued.WAITING or (message.stored and message.scan.persistent)
+            for message, answer in zip(messages, answers, strict=True)
+        ]
+        if Enqueued.REJECTED in answers or (any(waits) and not all(waits)):
+            for message, answer in zip(messages, answers, strict=True):
+                self._confirm(message, answer)
+        elif confirms.accepted(self.broker.store.mark if waits[0] else 0, len(messages)):
+            self.session.confirm(self)
 
     def _publish_one(self, publish: Publish, message: Message) -> None:
         plan = publish.plan
