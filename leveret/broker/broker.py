@@ -382,7 +382,7 @@ class Broker:
         self.store.flush()
 
     def _committed(self, batch: Committed) -> None:
-        self.log_keeper.committed(batch.mark, batch.logs)
+        self.log_keeper.committed(batch.logs)
         self.commits.advance(batch.mark)
         for queue_id in batch.due:
             queue = self._classics.get(queue_id) or self.stations.delays.by_id(queue_id)
@@ -404,7 +404,6 @@ class Broker:
     def _failed(self, batch: Failed) -> None:
         log.error("batch %d is not durable: %s", batch.mark, batch.error)
         self.alarms.set("store" if batch.is_fatal else "disk", f"{batch.error}")
-        self.log_keeper.failed(batch.logs)
         self.commits.fail(batch.mark)
 
 

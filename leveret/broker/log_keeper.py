@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -229,16 +229,11 @@ class LogKeeper:
 
     # Durability --------------------------------------------------------------------------------
 
-    def committed(self, mark: int, logs: Mapping[LogSink, object]) -> None:
+    def committed(self, logs: Mapping[LogSink, object]) -> None:
         for sink, answer in logs.items():
             queue = self._queues.get(sink)
             if queue is not None and not queue.is_closed:
-                queue.committed(cast(int, answer), mark)
-
-    def failed(self, carried: Mapping[LogSink, Sequence[object]]) -> None:
-        """A batch was lost, except what the next one carries."""
-        for sink, queue in self._queues.items():
-            queue.failed(carried.get(sink, ()))
+                queue.committed(cast(int, answer))
 
     # Keeping in shape --------------------------------------------------------------------------
 

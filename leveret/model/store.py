@@ -233,9 +233,12 @@ class Indispensable:
     """Messages of the batch being filled that nobody would send again if a full disk lost them.
 
     They stay with what else the batch held: both join the next one, until it is on disk.
+    `bound`: a crash, too, must leave them with the rest of their batch or not at all. Costs a
+    commit where they go to a log; within the database it is so anyway.
     """
 
     message_ids: Sequence[int]
+    bound: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,13 +373,12 @@ class Failed:
     """A batch is not durable: its new messages must be nacked.
 
     After `DiskFull` the rest of the batch (settled events, definitions, whatever was said to be
-    indispensable) joins the next one by itself; `logs` are the log records among it. Any other
-    error is fatal: the store refuses all further work.
+    indispensable) joins the next one by itself. Any other error is fatal: the store refuses all
+    further work.
     """
 
     mark: int
     error: StoreError
-    logs: dict[LogSink, list[object]] = field(default_factory=dict)
 
     @property
     def is_fatal(self) -> bool:

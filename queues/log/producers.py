@@ -61,13 +61,6 @@ class ProducerTable:
             self._last.popitem(last=False)
         return Verdict.ACCEPTED
 
-    def restore(self, producer_id: bytes, sequence: int | None) -> None:
-        """Go back to what the log holds after a write failed; None: nothing of this producer."""
-        if sequence is None:
-            self.forget(producer_id)
-        else:
-            self._last[producer_id] = sequence
-
     def items(self) -> list[tuple[bytes, int]]:
         return list(self._last.items())
 

@@ -32,8 +32,8 @@ class Batch:
     """The parts are public: the hot path of the store appends to them directly."""
 
     __slots__ = (
-        "bytes", "changes", "discards", "events", "firm", "lease", "log_bytes", "logs", "mark",
-        "rows", "snapshots", "strips",
+        "bound", "bytes", "changes", "discards", "events", "firm", "lease", "log_bytes", "logs",
+        "mark", "rows", "snapshots", "strips",
     )  # fmt: skip
 
     def __init__(self, mark: int) -> None:
@@ -50,6 +50,8 @@ class Batch:
         self.logs: dict[LogSink, list[object]] = {}
         self.firm: set[int] = set()
         """Messages that a full disk must not lose."""
+        self.bound: set[int] = set()
+        """Those of them that a crash must leave with the rest of the batch or not at all."""
         self.lease: Lease | None = None
 
     @property
@@ -94,17 +96,16 @@ class Batch:
         rows = [row for row in failed.rows if row[0] in failed.firm]
         self.rows[:0] = rows
         self.bytes += sum(len(row[6]) for row in rows)
-        for sink, records in failed.firm_logs().items():
+        for sink, records in failed.logs_with(failed.firm).items():
             self.logs[sink] = [*records, *self.logs.get(sink, ())]
             self.log_bytes += sum(getattr(record, "body_size", 0) for record in records)
         self.firm |= failed.firm
+        self.bound |= failed.bound
 
-    def firm_logs(self) -> dict[LogSink, list[object]]:
-        """The log records that a full disk must not lose."""
-        if not self.firm:
-            return {}
+    def logs_with(self, message_ids: set[int]) -> dict[LogSink, list[object]]:
+        """The log records of these messages."""
         found = {
-            sink: [record for record in records if getattr(record, "id", 0) in self.firm]
+            sink: [record for record in records if getattr(record, "id", 0) in message_ids]
             for sink, records in self.logs.items()
         }
         return {sink: records for sink, records in found.items() if records}

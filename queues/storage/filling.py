@@ -122,6 +122,8 @@ class FillingStore:
             self._batch.lease = value
         elif isinstance(value, Indispensable):
             self._batch.firm.update(value.message_ids)
+            if value.bound:
+                self._batch.bound.update(value.message_ids)
         else:
             self._change(value, saved=True)
 

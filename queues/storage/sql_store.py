@@ -14,7 +14,6 @@ import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
@@ -214,7 +213,6 @@ class SqlStore(FillingStore):
             self.state = StoreState.DISK_FULL
             self._lost.add_batch(batch)
             self._batch.carry(batch, self._lost)
-            report = replace(report, logs=batch.firm_logs())
             if self._closing is None and self._loop is not None:
                 self._retry = self._loop.call_later(RETRY_SECONDS, self._try_again)
         self._tell(self._on_failed, report)

@@ -80,8 +80,8 @@ class Transactor:
 
         After a crash they are cut there, so the batch is in all files or in none.
         """
-        if batch.firm and batch.logs and batch.has_sql:
-            ends = dict(sink.end() for sink in batch.firm_logs())
+        if batch.bound and batch.has_sql:
+            ends = dict(sink.end() for sink in batch.logs_with(batch.bound))
             if ends:
                 self.set_meta(LOG_ENDS, orjson.dumps(ends).decode())
                 self.has_announced = True

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.model.errors import PreconditionFailed
 from leveret.model.message import Message
-from leveret.model.store import Store
+from leveret.model.store import Indispensable, Store
 from queues.log import (
     Numbered,
     Partition,
@@ -67,7 +67,6 @@ class LogQueue(LogFront):
         self.siblings: Sequence[LogQueue] = ()
         self.duplicates = self.gaps = 0
         self.producers = ProducerTable(self.partition.producers())
-        self._unsure: dict[bytes, int] = {}
         self._sync_timer: asyncio.TimerHandle | None = None
         self._waiters: list[Callable[[], None]] = []
         self._store = store
@@ -109,7 +108,8 @@ class LogQueue(LogFront):
         self.counters.published += 1
         self._store.append_log(self.sink, record, message.body_size)
         if isinstance(record, Numbered):
-            self._unsure[record.producer_id] = self._store.mark
+            # Were it lost, numbers after it might be stored already and it could not follow.
+            self._store.save(Indispensable((message.id,), bound=False))
         return Enqueued.WAITING
 
     def _judge(self, message: Message) -> Numbered | Message | Enqueued:
@@ -131,11 +131,9 @@ class LogQueue(LogFront):
         log.warning("%s: producer %r sent %d after %d", self._where, name, sequence, last)
         return Enqueued.REJECTED
 
-    def committed(self, next_offset: int, mark: int) -> None:
+    def committed(self, next_offset: int) -> None:
         """The records up to here are on disk, and the batch they came with."""
         self._next_offset = next_offset
-        if self._unsure:
-            self._unsure = {name: at for name, at in self._unsure.items() if at > mark}
         if self.sink.is_unsynced and self._sync_timer is None:
             delay = self.log_spec.sync_interval_ms / 1000
             self._sync_timer = asyncio.get_running_loop().call_later(delay, self._sync)
@@ -152,16 +150,6 @@ class LogQueue(LogFront):
         if not self.is_closed and self.sink.is_unsynced:
             self._store.append_log(SyncSink(self.sink), None)
             self._around.touch(self)
-
-    def failed(self, carried: Sequence[object]) -> None:
-        """A batch was lost: producers are where the log says they are, or what comes after it."""
-        for producer in self._unsure:
-            self.producers.restore(producer, self.partition.last_sequence(producer))
-        self._unsure.clear()
-        for record in carried:
-            if isinstance(record, Numbered):
-                self.producers.restore(record.producer_id, record.sequence)
-                self._unsure[record.producer_id] = self._store.mark
 
     # Out ---------------------------------------------------------------------------------------
 

@@ -19,11 +19,14 @@ class Disk:
     def __init__(self) -> None:
         self.is_full = False
         self.refused = threading.Event()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         self._real = os.pwrite
 
     def pwrite(self, fd, data, at):
         if self.is_full:
             self.refused.set()
+            self.may_answer.wait(30)
             raise OSError(errno.ENOSPC, "No space left on device")
         return self._real(fd, data, at)
 
@@ -54,6 +57,47 @@ def test_a_refused_write_is_nacked_and_can_be_sent_again(home, disk, channel, re
     send(channel, 3)
     assert reader.read(3).bodies == [b"1", b"2", b"3"]
     assert reader.offsets == [0, 1, 2]
+
+
+def test_numbers_go_on_when_a_later_one_was_under_way(home, disk, channel, readers):
+    """The second write fails while the third waits behind it: none is lost, twice or too early."""
+    declare(channel, "log")
+    reader = readers("log", x_stream_offset="first")
+    log = home.hub.vhosts["/"].queues["log"]
+    send(channel, 1)
+    disk.is_full = True
+    disk.may_answer.clear()
+    first, second = (Sending(home, sequence) for sequence in (2, 3))
+    first.start()
+    assert disk.refused.wait(30)
+    second.start()
+    wait_for(lambda: log.counters.published == 3)
+    disk.is_full = False
+    disk.may_answer.set()
+    first.join(30)
+    second.join(30)
+    assert (first.was_nacked, second.was_nacked) == (True, False)
+    wait_for(lambda: not home.hub.alarms.raised, reader)
+    for sequence in (2, 3, 4):
+        send(channel, sequence)
+    assert reader.read(4).quiet().bodies == [b"1", b"2", b"3", b"4"]
+
+
+class Sending(threading.Thread):
+    """Sends one number and waits for the answer, beside the others."""
+
+    def __init__(self, home, sequence):
+        super().__init__(daemon=True)
+        self._channel = home.connect().channel()
+        self._channel.confirm_delivery()
+        self._sequence = sequence
+        self.was_nacked = False
+
+    def run(self):
+        try:
+            send(self._channel, self._sequence)
+        except pika.exceptions.NackError:
+            self.was_nacked = True
 
 
 @pytest.mark.parametrize("full", ["a", "b"])

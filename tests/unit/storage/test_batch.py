@@ -89,7 +89,7 @@ def test_what_is_newer_wins_over_what_is_carried(failed: Batch):
 
 
 def test_what_is_indispensable_is_carried_with_all_that_is_said_about_it(failed: Batch):
-    failed.firm = {11}
+    failed.firm, failed.bound = {11}, {11}
     lost = IdRanges()
     lost.add_batch(failed)
     assert [i for i in range(20) if i in lost] == [10]
@@ -99,7 +99,7 @@ def test_what_is_indispensable_is_carried_with_all_that_is_said_about_it(failed:
     assert [row[0] for row in batch.rows] == [11, 12]
     assert batch.events[EventKind.ENQUEUED, 1, 0, None] == (5, [11], [4])
     assert batch.snapshots[1].parts == (Live(array("Q", [4, 11]), array("I", [9, 4])),)
-    assert (batch.firm, batch.bytes) == ({11}, 4)
+    assert (batch.firm, batch.bound, batch.bytes) == ({11}, {11}, 4)
 
 
 def test_log_records_that_are_indispensable_come_before_newer_ones():
