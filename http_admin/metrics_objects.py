@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from http_admin.ages import oldest_ready_ms, oldest_unacked_ms, unacked_bytes
 from http_admin.metrics import labelled
+from http_admin.metrics_logs import chosen_logs, log_objects
 from leveret.broker import Broker
 from leveret.broker.metrics import QUEUE_FIELDS, queue_values
 from queues import ClassicQueue, HeldQueue
@@ -158,6 +159,7 @@ def gather_objects(broker: Broker) -> Iterator[Metric]:
     for make in (queue_coarse, queue_consumers, queue_details, queue_counters):
         yield from make(broker, "rabbitmq_", queues)
     yield from queue_ages(broker, queues)
+    yield from log_objects("leveret_", chosen_logs(broker, set(), set()))
     yield from exchange_counters(broker, "rabbitmq_", set())
     yield from connection_octets(broker, "rabbitmq_", set())
 
@@ -169,6 +171,7 @@ FAMILIES = (
     "queue_delivery_metrics",
     "exchange_metrics",
     "connection_coarse_metrics",
+    "log_metrics",
 )
 
 
@@ -189,3 +192,5 @@ def gather_detailed(
         yield from exchange_counters(broker, prefix, vhosts)
     if "connection_coarse_metrics" in families:
         yield from connection_octets(broker, prefix, vhosts)
+    if "log_metrics" in families:
+        yield from log_objects("leveret_detailed_", chosen_logs(broker, vhosts, names))

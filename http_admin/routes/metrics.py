@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from http_admin.auth import Hub, require_tag
 from http_admin.metrics import gather, identity
+from http_admin.metrics_logs import log_totals
 from http_admin.metrics_objects import gather_detailed, gather_objects
 from http_admin.totals import Sums
 
@@ -47,7 +48,7 @@ async def _written(request: Request, families: Iterable[Metric]) -> Response:
 @router.get("/metrics", responses=_TEXT)
 async def metrics(request: Request, hub: Hub, sums: Sums) -> Response:
     """Sums over everything, in the Prometheus text format; no names of objects."""
-    return await _written(request, gather(hub, sums))
+    return await _written(request, chain(gather(hub, sums), log_totals(hub)))
 
 
 @router.get("/metrics/per-object", responses=_TEXT, dependencies=[require_tag("monitoring")])

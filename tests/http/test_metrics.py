@@ -41,7 +41,8 @@ WANTED = {
 }  # fmt: skip
 OWN = {
     "leveret_oldest_ready_age_seconds", "leveret_oldest_unacked_age_seconds",
-    "leveret_store_backlog_bytes", "leveret_history_bytes", "leveret_alarm",
+    "leveret_store_backlog_bytes", "leveret_history_bytes", "leveret_alarm", "leveret_log_bytes",
+    "leveret_log_group_lag", "leveret_log_group_lag_most", "leveret_log_damaged_batches",
 }  # fmt: skip
 WEIRD = 'we"ird\\{}'
 PER_QUEUE = {
@@ -132,6 +133,38 @@ def test_per_object_has_a_sample_per_queue(api: httpx.Client) -> None:
     assert rows.keys() >= PER_QUEUE
     assert rows["rabbitmq_queue_messages_bytes"].value == 32
     assert rows["rabbitmq_queue_messages_published_total"].value == 5
+
+
+def test_logs_and_their_groups_have_samples(api: httpx.Client, broker: Served) -> None:
+    arguments = {"x-queue-type": "stream", "x-partitions": 2}
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("measured", durable=True, arguments=arguments)
+        for _ in range(10):
+            channel.basic_publish("measured", "", b"x")
+        commit = {"offsets": {"0": 2}}
+        assert api.post("/api/logs/%2F/measured/groups/g/commit", json=commit).status_code == 204
+        text = api.get("/metrics/detailed?family=log_metrics&queue=measured").text
+        found = {
+            (sample.name.removeprefix("leveret_detailed_log_"), sample.labels.get("partition")):
+            sample.value
+            for family in parse_text(text)
+            for sample in family.samples
+            if sample.labels.get("log") == "measured"
+        }  # fmt: skip
+        assert {place: value for place, value in found.items() if place[0] != "bytes"} == {
+            ("first_offset", "0"): 0, ("first_offset", "1"): 0,
+            ("next_offset", "0"): 5, ("next_offset", "1"): 5,
+            ("damaged_batches", "0"): 0, ("damaged_batches", "1"): 0,
+            ("group_members", None): 0, ("group_lag", "0"): 3, ("group_lag", "1"): 5,
+            ("group_committed_offset", "0"): 2,
+        }  # fmt: skip
+        assert found["bytes", "0"] > 5
+        sums = _samples(api.get("/metrics").text)
+        assert sums["leveret_log_group_lag"] >= 8 and sums["leveret_log_group_lag_most"] >= 5
+        assert 'leveret_log_group_lag{group="g"' in api.get("/metrics/per-object").text
+        channel.queue_delete("measured")
 
 
 def test_detailed_has_the_families_and_vhosts_asked_for(api: httpx.Client) -> None:

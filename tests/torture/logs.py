@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from queues.log import LogError, Partition, PartitionSettings
@@ -29,6 +30,7 @@ SEALED = PartitionSettings(max_segment_bytes=40_000, durable=False)
 MOST_PROBLEMS = 20
 
 
+@cache
 def body_of(offset: int, size: int) -> bytes:
     """A payload that tells its offset and no other."""
     return b"%09d" % offset + random.Random(offset).randbytes(size)
