@@ -14,7 +14,7 @@ FOR_DEV := $(VENV)/.installed-for-dev
 FOR_ALL := $(VENV)/.installed-for-all
 
 .DEFAULT_GOAL := check
-.PHONY: check help setup run test test-random coverage clients lint format bench torture ui docs docs-check readme wheel clean
+.PHONY: check help setup run test test-random coverage clients lint format bench torture torture-spark ui docs docs-check readme wheel clean
 
 check: lint test  ## Lint, types and tests (the default)
 
@@ -69,7 +69,11 @@ bench: $(FOR_DEV)  ## Compare with RabbitMQ, side by side; ARGS="--json ..."
 torture: $(FOR_DEV)  ## Kill, starve and damage a broker and check what it confirmed; ARGS="--only R-02"
 	@tools/system-part strace
 	@tools/system-part fuse
+	@tools/system-part faketime
 	$(BIN)/python -m tests.torture $(ARGS)
+
+torture-spark: setup  ## Export random histories of killed brokers, and on local-cluster
+	$(BIN)/python -m pytest -n 0 -m torture tests/spark $(ARGS)
 
 ui: $(FOR_RUN)  ## Build the web UI if its sources changed
 	@$(BIN)/python tools/build_ui.py --fetch-node

@@ -50,6 +50,7 @@ class Client(asyncio.Protocol):
         address: tuple[str, int],
         on_confirm: OnConfirm | None = None,
         on_delivery: OnDelivery | None = None,
+        heartbeat: int = 0,
     ) -> Client:
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(lambda: cls(on_confirm, on_delivery), *address)
@@ -57,7 +58,7 @@ class Client(asyncio.Protocol):
         await client._expect(commands.Connection.Start)
         client.send(commands.Connection.StartOk(_ABOUT, "PLAIN", "\0guest\0guest", "en_US"), 0)
         tune = await client._expect(commands.Connection.Tune)
-        client.send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0), 0)
+        client.send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, heartbeat), 0)
         await client.call(commands.Connection.Open("/"), commands.Connection.OpenOk, 0)
         await client.call(commands.Channel.Open(), commands.Channel.OpenOk)
         return client

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.torture.acks import kill_after_acks
+from tests.torture.clock import set_the_clock
 from tests.torture.crash_states import enumerate_states
 from tests.torture.crashes import kill_under_load
 from tests.torture.dead_letters import kill_among_the_dying
@@ -19,6 +20,7 @@ from tests.torture.logs import cut_tails, flip_sealed
 from tests.torture.outcome import Outcome, Progress
 from tests.torture.power_loss import cut_the_power
 from tests.torture.rot import flip_bits
+from tests.torture.schedule import kill_among_the_delayed
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
 from tests.torture.transactions import kill_in_commit
@@ -37,6 +39,10 @@ class Scenario:
 
 async def _die(directory: Path, cycles: int, seed: int, progress: Progress) -> Outcome:
     return await kill_among_the_dying(directory, cycles, seed, 50_000, progress)
+
+
+async def _delay(directory: Path, cycles: int, seed: int, progress: Progress) -> Outcome:
+    return await kill_among_the_delayed(directory, cycles, seed, 2_000, progress)
 
 
 async def _start_and_stop(directory: Path, cycles: int, _seed: int, progress: Progress) -> Outcome:
@@ -62,6 +68,8 @@ SCENARIOS = (
     Scenario("R-12", "disk full", 20, "disks with the alarm and without", fill_the_disk),
     Scenario("R-13", "start and stop", 1_000, "thousand messages", _start_and_stop),
     Scenario("R-14", "consumers that do not read", 1_000, "thousand messages", _stall),
+    Scenario("R-21", "clock jumps", 200, "settings of the clock", set_the_clock),
+    Scenario("C-delay", "kill -9 among delayed messages", 100, "kills", _delay),
     Scenario(
         "R-25", "consumer groups", 200, "kills of members and broker", kill_members_and_broker
     ),
