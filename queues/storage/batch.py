@@ -111,8 +111,13 @@ class Batch:
         return {sink: records for sink, records in found.items() if records}
 
     def drop(self, lost: "IdRanges") -> None:
-        """Forget everything said about messages whose content could not be stored."""
+        """Forget everything said about messages whose content could not be stored.
+
+        Asked of every batch from then on, so what is newer than all of them costs nothing.
+        """
         for key, (time_ms, ids, sizes) in list(self.events.items()):
+            if min(ids, default=0) > lost.newest:
+                continue
             stays = [message_id not in lost for message_id in ids]
             if all(stays):
                 continue
@@ -130,6 +135,8 @@ class Batch:
 
 
 def _live_without(part: Live, lost: "IdRanges") -> Live:
+    if part.ids and min(part.ids) > lost.newest:
+        return part
     ids, sizes = part.ids[:0], part.sizes[:0]
     for message_id, size in zip(part.ids, part.sizes, strict=True):
         if message_id not in lost:
@@ -149,6 +156,10 @@ class IdRanges:
 
     def __bool__(self) -> bool:
         return bool(self._first)
+
+    @property
+    def newest(self) -> int:
+        return self._last[-1] if self._last else 0
 
     def __contains__(self, message_id: int) -> bool:
         place = bisect_right(self._first, message_id) - 1

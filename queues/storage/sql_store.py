@@ -295,11 +295,13 @@ class SqlStore(FillingStore):
         await asyncio.shield(self._closing)
 
     def _end_writer(self) -> None:
+        is_clean = not self._has_given_up
         if not self._batch.is_empty:
+            self.state = StoreState.FAILED  # there is no next batch to wait for
             self._refuse(StoreFailed("the store is closing and cannot write"))
         if self._writer is not None and not self._sentinel_sent:
             self._sentinel_sent = True
-            self._writer.put(Closing(clean=not self._has_given_up))
+            self._writer.put(Closing(is_clean))
 
     def _on_closed(self) -> None:
         writer, self._writer = self._writer, None

@@ -97,6 +97,10 @@ class Home:
         if self.hub.store.state is not StoreState.FAILED:
             wait_for(lambda: not self.hub.alarms.reason)
             self._close_clients()
+        self.end()
+
+    def end(self) -> None:
+        """The broker first."""
         self._threaded.__exit__(None, None, None)
         self._close_clients()
 
@@ -213,6 +217,23 @@ def test_a_transaction_that_meets_a_failed_disk_leaves_nothing(home):
     assert isinstance(commit.error, pika.exceptions.ConnectionClosedByBroker)
     assert commit.error.reply_code == 541
     assert home.after_a_crash() == {"work": 3, "out": 0}
+
+
+def test_a_stop_while_a_transaction_waits_answers_with_an_error_and_leaves_nothing(tmp_path):
+    home = Home(tmp_path / "data")
+    declare(home, "work", "out")
+    fill(home, "work", 3)
+    commit = Commit(home)
+    with home.refusing():
+        commit.start()
+        assert home.refused.wait(DEADLINE)
+        wait_for(lambda: home.hub.alarms.reason)
+        home.end()
+    commit.join(DEADLINE)
+    assert isinstance(commit.error, pika.exceptions.AMQPConnectionError)
+    again = Home(tmp_path / "data")
+    assert again.counts() == {"work": 3, "out": 0}
+    again.stop()
 
 
 @KINDS

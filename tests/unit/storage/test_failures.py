@@ -159,8 +159,11 @@ async def test_closing_on_a_full_disk_ends(harness: Harness, tmp_path: Path):
     harness.ack([1])
     harness.store.save(VhostDefinition("large", "x" * 300_000))
     await harness.durable()
+    told: list[StoreState] = []
+    harness.store._on_failed = lambda _: told.append(harness.store.state)  # type: ignore[attr-defined]
     await harness.close()
     assert harness.store.state is StoreState.CLOSED
+    assert told[-1] is StoreState.FAILED  # nobody goes on waiting for a batch that never comes
     again = Harness(tmp_path)
     assert not again.recovered.clean
     assert again.live() == list(range(1, 11))
