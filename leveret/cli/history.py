@@ -28,6 +28,12 @@ def trace(
     ] = False,
 ) -> None:
     """Show one message's life: published, delivered, acked, …, with the time between."""
+    if internal and not (message.isdecimal() and int(message) < 1 << 63):
+        raise CliError(
+            f"an internal id is a whole number, not '{message}'; without --internal, "
+            "MESSAGE is looked for as a message_id.",
+            ExitCode.USAGE,
+        )
     query = {"id": message} if internal else {"message_id": message}
     query |= {"vhost": session.vhost} if session.is_vhost_given else {}
     what = f"message with {'internal id' if internal else 'message_id'} '{message}' in the history"

@@ -170,6 +170,16 @@ def test_trace_is_a_timeline_with_durations(server, cli):
     assert ended.err == "Message id=9 routing_key=k\n"
 
 
+@pytest.mark.parametrize("given", ["abc", "-1", "9" * 30])
+def test_trace_by_an_internal_id_that_is_none(server, cli, given):
+    ended = cli("trace", "--internal", "--", given)
+    assert ended.code == 2
+    assert ended.err == (
+        f"leveret: an internal id is a whole number, not '{given}'; without --internal, "
+        "MESSAGE is looked for as a message_id.\n"
+    )
+
+
 def test_trace_of_an_unknown_message(server, cli):
     ended = cli("trace", "m")
     assert ended.code == 66
