@@ -87,7 +87,7 @@ def _shown(value: Any) -> str:
 def _typed(value: Any, type_name: str | None) -> str:
     if value is None:
         return "none"
-    return f"the value '{value}' of type '{type_name or _guess(value)}'"
+    return f"the value {_shown(value)} of type '{type_name or _guess(value)}'"
 
 
 def _guess(value: Any) -> str:

@@ -161,6 +161,13 @@ def test_c079_redeclare_with_other_arguments(channel, names, broker):
     channel.declare(queue, arguments={"x-max-length": 5})
 
 
+def test_c079_flags_are_told_in_small_letters(channel, names):
+    queue, flag = names.queue(), {"x-single-active-consumer": True}
+    channel.declare(queue, arguments=flag)
+    text = "received none but current is the value 'true' of type 'bool'"
+    channel.refused(Queue.Declare(queue=queue), 406, text)
+
+
 def test_c079_redeclare_with_a_known_argument_added(channel, names):
     queue = names.queue()
     channel.declare(queue)
