@@ -87,6 +87,7 @@ def begin(session: Session, method: Any) -> None:
 def _decided(session: Session, name: str, answer: User | Refused) -> None:
     if session.is_over or session.wire.state is not ConnectionState.LOGGING_IN:
         return
+    _tell(session, name, answer)
     if isinstance(answer, Refused):
         _refuse(session, name, answer)
         return
@@ -99,6 +100,21 @@ def _decided(session: Session, name: str, answer: User | Refused) -> None:
     session.listening.go_on(Deaf.LOGGING_IN)
     if session.wire.buffered:
         session.receive(b"")
+
+
+def _tell(session: Session, name: str, answer: User | Refused) -> None:
+    host, port = session.line.peer[:2]
+    facts = {
+        "name": name,
+        "connection_name": session.name,
+        "connection_type": "network",
+        "auth_mechanism": session.mechanism,
+        "protocol": "0-9-1",
+        "peer_host": host,
+        "peer_port": port,
+        "ssl": session.line.secured is not None,
+    }
+    session.broker.events.login(facts, answer.why.value if isinstance(answer, Refused) else None)
 
 
 def _refuse(session: Session, name: str, answer: Refused) -> None:

@@ -39,12 +39,18 @@ class Events:
 
     # Fronts ------------------------------------------------------------------------------------
 
+    def login(self, facts: Mapping[str, Any], error: str | None) -> None:
+        what = "success" if error is None else "failure"
+        self.tell(f"user.authentication.{what}", {**facts, "error": error})
+
     def connection(self, connection: ConnectionEntry, what: str) -> None:
-        self.tell(f"connection.{what}", connection.describe())
+        by = {"user_who_performed_action": connection.user.name}
+        self.tell(f"connection.{what}", {**connection.describe(), **by})
 
     def channel(self, of: ConnectionEntry, number: int, what: str) -> None:
         facts = {"name": f"{of.name} ({number})", "number": number, "connection": of.name}
-        self.tell(f"channel.{what}", {**facts, "user": of.user.name, "vhost": of.vhost.name})
+        by = {"user": of.user.name, "user_who_performed_action": of.user.name}
+        self.tell(f"channel.{what}", {**facts, **by, "vhost": of.vhost.name})
 
     def consumer(self, vhost: VirtualHost, queue: HeldQueue, tag: str, what: str) -> None:
         facts = {"consumer_tag": tag, "queue": queue.name, "vhost": vhost.name}

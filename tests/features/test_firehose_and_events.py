@@ -185,6 +185,21 @@ class TestEvents:
         assert (properties.headers["consumer_tag"], properties.headers["queue"]) == (tag, queue)
 
 
+def test_events_of_logins(broker, channel):
+    events = bound(channel, "amq.rabbitmq.event", "user.authentication.*")
+    pika.BlockingConnection(pika.URLParameters(broker.url)).close()
+    stranger = pika.URLParameters(broker.url)
+    stranger.credentials = pika.PlainCredentials("eve", "wrong")
+    with pytest.raises(pika.exceptions.AMQPError):
+        pika.BlockingConnection(stranger)
+    (good, bad) = take(channel, events, 2, seconds=30)
+    assert (good[0], good[1].headers["name"]) == ("user.authentication.success", "guest")
+    assert (bad[0], bad[1].headers["name"]) == ("user.authentication.failure", "eve")
+    assert "error" not in good[1].headers and bad[1].headers["error"]
+    assert bad[1].headers["peer_host"] == "127.0.0.1"
+    assert bad[1].headers["auth_mechanism"] == "PLAIN"
+
+
 async def test_events_of_users_and_vhosts(hub):
     hub.queue("events")
     hub.bind("amq.rabbitmq.event", "events", "user.#")
