@@ -115,8 +115,10 @@ def test_add_trace_and_delete_a_vhost(tab: Dashboard) -> None:
     form = tab.test_id("add-vhost")
     form.get_by_label("Name").fill("for a while")
     form.get_by_label("Description").fill("soon gone")
+    form.get_by_label("Type of new queues").select_option("Quorum")
     tab.press("Add virtual host", form)
     expect(tab.test_id("vhosts")).to_contain_text("soon gone")
+    assert tab.api.get("vhosts", "for a while")["default_queue_type"] == "quorum"
     tab.page.get_by_role("link", name="for a while").click()
     expect(tab.test_id("permissions")).to_contain_text("guest")
     tab.page.get_by_label("Copy every message").check()

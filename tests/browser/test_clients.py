@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pika.exceptions
 import pytest
 from playwright.sync_api import expect
@@ -69,6 +71,22 @@ def test_a_new_client_appears_without_a_reload(tab: Dashboard) -> None:
     expect(tab.test_id("connections")).to_contain_text("newcomer")
     connection.close()
     expect(tab.test_id("connections")).not_to_contain_text("newcomer")
+
+
+def test_rates_of_clients_and_their_vhost_are_shown(tab: Dashboard) -> None:
+    """The shop's publisher never rests, so after two samples none of these is zero."""
+    busy = re.compile(r"[1-9][\d.,]*\s?(B|KiB|MiB)/s")
+    tab.enter(SHOP)
+    tab.open("connections")
+    row = tab.test_id("connections").get_by_role("row").filter(has_text="shop-web")
+    expect(row).to_have_text(busy)
+    row.get_by_role("link").click()
+    shown = re.compile(r"From client " + busy.pattern)
+    expect(tab.test_id("charts")).to_contain_text(shown)
+    channel = tab.test_id("connection-channels").get_by_role("row").nth(1)
+    expect(channel).to_have_text(re.compile(r"[1-9][\d.]*/s"))
+    tab.open("vhosts", SHOP)
+    expect(tab.test_id("charts")).to_contain_text(re.compile(r"Published [1-9][\d.]*/s"))
 
 
 def test_pausing_stops_the_stream(tab: Dashboard) -> None:

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { bytes, compact, count, dateTime, duration, percent, plural, rate, value } from '../src/lib/format';
 import { href, parseRoute } from '../src/lib/route';
 import { matching, sorted, toggled } from '../src/lib/sort';
-import { columns, levels, rates, sparkPoints } from '../src/lib/series';
+import { columns, levels, rangeOf, rates, SHORT_RANGES, sparkPoints } from '../src/lib/series';
 import { argsFor, readArgs, readTable, readValue } from '../src/lib/arguments';
 import { exchangeArgs, readExchangeArgs } from '../src/lib/exchange-arguments';
 import { asPage } from '../src/lib/paging';
@@ -84,6 +84,12 @@ describe('sorting', () => {
 });
 
 describe('series', () => {
+  it('falls back to the longest range there is', () => {
+    expect(rangeOf('8h').id).toBe('8h');
+    expect(rangeOf('8h', SHORT_RANGES).id).toBe('10m');
+    expect(rangeOf('1m', SHORT_RANGES).id).toBe('1m');
+    expect(rangeOf('odd', SHORT_RANGES).id).toBe('1m');
+  });
   const samples = [{ timestamp: 10_000, sample: 30 }, { timestamp: 5_000, sample: 10 }, { timestamp: 0, sample: 20 }];
   it('turns a counter into rates and never below zero', () => {
     expect([...rates({ rate: 0, samples })]).toEqual([[5_000, 0], [10_000, 4]]);

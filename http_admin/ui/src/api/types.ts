@@ -197,15 +197,14 @@ export interface Message {
   message_count?: number;
 }
 
-export interface Vhost {
+export interface Vhost extends QueueTotals {
   name: string;
   description?: string;
   tags?: string[] | string;
   tracing?: boolean;
-  messages?: number;
-  messages_ready?: number;
-  messages_unacknowledged?: number;
   message_stats?: MessageStats;
+  recv_oct_details?: Details;
+  send_oct_details?: Details;
 }
 
 export interface User {

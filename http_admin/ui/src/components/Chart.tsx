@@ -5,7 +5,7 @@ import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import type { Details } from '../api/types';
 import { columns, levels, rates, sparkPoints, type Columns } from '../lib/series';
-import { compact, count, rate as rateText } from '../lib/format';
+import { bytes, compact, count, rate as rateText, type Maybe } from '../lib/format';
 import { useThemeVersion } from '../lib/hooks';
 
 export interface Line {
@@ -17,7 +17,8 @@ export interface Line {
 
 interface ChartProps {
   title: string;
-  kind: 'level' | 'rate';
+  /** Octets are a rate, too, shown in KiB and so on. */
+  kind: 'level' | 'rate' | 'octets';
   lines: readonly Line[];
   height?: number;
 }
@@ -36,7 +37,7 @@ function options(props: ChartProps, width: number, height: number, onHover: (ind
     scales: { x: { range: (_plot, min, max) => span(min, max) }, y: { range: (_plot, _min, max) => [0, Math.max(1, (max ?? 0) * 1.1)] } },
     axes: [
       { ...axis, size: 30, space: 70, values: (_plot, ticks) => ticks.map(clock) },
-      { ...axis, size: 48, space: 34, values: (_plot, ticks) => ticks.map((tick) => compact(tick)) },
+      { ...axis, size: props.kind === 'octets' ? 64 : 48, space: 34, values: (_plot, ticks) => ticks.map(props.kind === 'octets' ? bytes : compact) },
     ],
     series: [{}, ...props.lines.map((line) => lineStyle(line, props.lines.length === 1))],
     hooks: { setCursor: [(plot) => onHover(plot.cursor.idx ?? null)] },
@@ -61,8 +62,12 @@ function clock(seconds: number): string {
   return at.getSeconds() === 0 ? minutes : `${minutes}:${two(at.getSeconds())}`;
 }
 
+function octetsText(value: Maybe): string {
+  return `${bytes(value)}/s`;
+}
+
 function useData(props: ChartProps): Columns {
-  const read = props.kind === 'rate' ? rates : levels;
+  const read = props.kind === 'level' ? levels : rates;
   return useMemo(() => columns(props.lines.map((line) => read(line.details))), props.lines.map((line) => line.details));
 }
 
@@ -93,9 +98,9 @@ export function Chart(props: ChartProps) {
 
   const times = data[0];
   const at = hover !== null && hover < times.length ? hover : times.length - 1;
-  const show = kind === 'rate' ? rateText : count;
+  const show = { level: count, rate: rateText, octets: octetsText }[kind];
   // A counter nobody has touched yet is left out by the server: that is a rate of zero.
-  const texts = lines.map((line, index) => ({ line, text: show(data[index + 1]?.[at] ?? (kind === 'rate' ? 0 : undefined)) }));
+  const texts = lines.map((line, index) => ({ line, text: show(data[index + 1]?.[at] ?? (kind === 'level' ? undefined : 0)) }));
   const spoken = texts.map(({ line, text }) => `${line.label} ${text}`).join(', ');
   return (
     <figure class="chart">

@@ -26,14 +26,15 @@ export function rateLines(stats: MessageStats | undefined): Line[] {
   ];
 }
 
-export function TrafficCharts({ totals, stats, range, onRange }: {
+export function TrafficCharts({ totals, stats, range, ranges = RANGES, onRange }: {
   totals: QueueTotals;
   stats: MessageStats | undefined;
   range: Range;
+  ranges?: readonly Range[];
   onRange: (id: string) => void;
 }) {
   return (
-    <Card title="Traffic" testid="charts" aside={<Choice label="Time shown" options={RANGES} current={range.id} onPick={onRange} />}>
+    <Card title="Traffic" testid="charts" aside={<Choice label="Time shown" options={ranges} current={range.id} onPick={onRange} />}>
       <div class="columns">
         <Chart title="Messages waiting" kind="level" lines={depthLines(totals)} />
         <Chart title="Messages per second" kind="rate" lines={rateLines(stats)} />

@@ -18,8 +18,13 @@ export const RANGES: readonly Range[] = [
   { id: '8h', label: '8 h', age: 28800, incr: 600 },
 ];
 
-export function rangeOf(id: string | undefined): Range {
-  return RANGES.find((range) => range.id === id) ?? (RANGES[0] as Range);
+/** Of one queue or virtual host the broker remembers ten minutes; only its totals last for hours. */
+export const SHORT_RANGES = RANGES.slice(0, 2);
+
+/** The range of this name; the longest there is, where a longer one was chosen elsewhere. */
+export function rangeOf(id: string | undefined, among: readonly Range[] = RANGES): Range {
+  const known = RANGES.some((range) => range.id === id);
+  return among.find((range) => range.id === id) ?? (among[known ? among.length - 1 : 0] as Range);
 }
 
 export function sampleQuery(range: Range): string {

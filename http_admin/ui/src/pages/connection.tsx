@@ -2,15 +2,17 @@ import { useLive } from '../api/live';
 import { apiPath } from '../api/client';
 import type { Channel, Connection } from '../api/types';
 import { Card, Facts, PageHead, Stat, Stats, TableFacts } from '../components/basics';
+import { Chart } from '../components/Chart';
 import { DataTable } from '../components/DataTable';
 import { ErrorNote, Loading } from '../components/feedback';
 import { bytes, count, dateTime, plural } from '../lib/format';
 import { go } from '../lib/hooks';
+import { rangeOf, sampleQuery } from '../lib/series';
 import { CHANNEL_COLUMNS } from './channels';
 import { clientName, closeConnection, StateBadge } from './connections';
 
 export function ConnectionPage({ name }: { name: string }) {
-  const live = useLive<Connection>(apiPath('connections', name));
+  const live = useLive<Connection>(`${apiPath('connections', name)}?${sampleQuery(rangeOf('1m'))}`);
   const channels = useLive<Channel[]>(apiPath('connections', name, 'channels'));
   const parent = { label: 'Connections', to: '#/connections' };
   const data = live.data;
@@ -32,6 +34,12 @@ export function ConnectionPage({ name }: { name: string }) {
         <Stat label="To client" value={`${bytes(data.send_oct_details?.rate ?? 0)}/s`} note={`${bytes(data.send_oct)} in all`} />
         <Stat label="Channels" value={count(data.channels)} note={`of ${count(data.channel_max)}`} />
       </Stats>
+      <Card title="Traffic" testid="charts">
+        <Chart title="Octets per second" kind="octets" lines={[
+          { label: 'From client', details: data.recv_oct_details, color: 3 },
+          { label: 'To client', details: data.send_oct_details, color: 1 },
+        ]} />
+      </Card>
       <Card title="Channels" testid="connection-channels">
         {(channels.data ?? []).length === 0 ? <p class="muted">This connection has no open channel.</p> : (
           <DataTable label="Channels of this connection" columns={CHANNEL_COLUMNS} rows={channels.data ?? []} rowKey={(one) => one.name} />

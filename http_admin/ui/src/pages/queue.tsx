@@ -10,7 +10,7 @@ import { Browse, GetMessages } from '../components/Messages';
 import { Publish } from '../components/Publish';
 import { bytes, count, duration, plural, rate } from '../lib/format';
 import { go, useRoute, useStored } from '../lib/hooks';
-import { rangeOf, sampleQuery, type Range } from '../lib/series';
+import { rangeOf, sampleQuery, type Range, SHORT_RANGES } from '../lib/series';
 import { useScope } from '../lib/session';
 import { amqpUrl, consumeSnippet } from '../lib/snippets';
 import { QueueBadges } from './queues';
@@ -76,7 +76,7 @@ function PolicyCard({ queue }: { queue: Queue }) {
         ['Policy', queue.policy && <a href="#/policies">{queue.policy}</a>],
         ['Operator policy', queue.operator_policy && <a href="#/policies">{queue.operator_policy}</a>],
       ]} />
-      <p class="muted card-lead gap-top">In effect from them; where an argument sets the same limit, the smaller holds.</p>
+      <p class="muted card-lead gap-top">What they ask for; where an argument sets the same limit, the smaller holds.</p>
       <TableFacts table={queue.effective_policy_definition} />
     </Card>
   );
@@ -89,7 +89,7 @@ function OverviewTab({ queue, range, onRange }: { queue: Queue; range: Range; on
   return (
     <>
       <Numbers queue={queue} />
-      <TrafficCharts totals={queue} stats={queue.message_stats} range={range} onRange={onRange} />
+      <TrafficCharts totals={queue} stats={queue.message_stats} range={range} ranges={SHORT_RANGES} onRange={onRange} />
       <Card title="Consumers">
         {consumers.length > 0 ? <Consumers consumers={consumers} of="queue" /> : (
           <Empty title="No consumer">
@@ -130,7 +130,7 @@ export function QueuePage({ vhost, name }: { vhost: string; name: string }) {
   const { query } = useRoute();
   const [rangeId, setRange] = useStored('leveret.range', '1m');
   const tab = TABS.find((one) => one.id === query['tab'])?.id ?? 'overview';
-  const live = useLive<Queue>(`${apiPath('queues', vhost, name)}?${sampleQuery(rangeOf(rangeId))}`);
+  const live = useLive<Queue>(`${apiPath('queues', vhost, name)}?${sampleQuery(rangeOf(rangeId, SHORT_RANGES))}`);
   const parent = { label: 'Queues', to: '#/queues' };
   const queue = live.data;
   if (queue === undefined) {
@@ -144,7 +144,7 @@ export function QueuePage({ vhost, name }: { vhost: string; name: string }) {
       </PageHead>
       {live.error && <ErrorNote error={live.error} />}
       <Tabs path={['queues', vhost, name]} tabs={TABS} current={tab} label="Parts of this queue" />
-      {tab === 'overview' && <OverviewTab queue={queue} range={rangeOf(rangeId)} onRange={setRange} />}
+      {tab === 'overview' && <OverviewTab queue={queue} range={rangeOf(rangeId, SHORT_RANGES)} onRange={setRange} />}
       {tab === 'messages' && <div class="stack"><Browse queue={queue} /><GetMessages queue={queue} /></div>}
       {tab === 'publish' && <Card title="Publish to this queue"><p class="muted card-lead">Through the default exchange, straight into {name}.</p><Publish vhost={vhost} exchange="" fixedKey={name} /></Card>}
       {tab === 'bindings' && <BindingsTab queue={queue} />}

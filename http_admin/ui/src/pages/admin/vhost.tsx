@@ -2,18 +2,21 @@ import { apiPath, put } from '../../api/client';
 import { useLive, useOnce } from '../../api/live';
 import type { Permission, User, Vhost } from '../../api/types';
 import { Card, PageHead, Stat, Stats } from '../../components/basics';
+import { TrafficCharts } from '../../components/charts';
 import { attempt, ErrorNote, Loading } from '../../components/feedback';
 import { CheckField } from '../../components/forms';
 import { PermissionForm, PermissionTable } from '../../components/Permissions';
-import { count, rate } from '../../lib/format';
-import { go } from '../../lib/hooks';
+import { bytes, count, rate } from '../../lib/format';
+import { go, useStored } from '../../lib/hooks';
+import { rangeOf, sampleQuery, SHORT_RANGES } from '../../lib/series';
 import { isAdmin, useScope } from '../../lib/session';
 import { deleteVhost } from './vhosts';
 
 export function VhostPage({ name }: { name: string }) {
   const { session, setVhost } = useScope();
   const admin = isAdmin(session);
-  const live = useLive<Vhost>(apiPath('vhosts', name));
+  const [rangeId, setRange] = useStored('leveret.range', '1m');
+  const live = useLive<Vhost>(`${apiPath('vhosts', name)}?${sampleQuery(rangeOf(rangeId, SHORT_RANGES))}`);
   const permissions = useOnce<Permission[]>(admin ? apiPath('vhosts', name, 'permissions') : null);
   const users = useOnce<User[]>(admin ? '/api/users' : null);
   const parent = { label: 'Virtual hosts', to: '#/vhosts' };
@@ -38,7 +41,10 @@ export function VhostPage({ name }: { name: string }) {
         <Stat label="Unacknowledged" value={count(vhost.messages_unacknowledged ?? 0)} />
         <Stat label="Published" value={rate(vhost.message_stats?.publish_details?.rate ?? 0)} />
         <Stat label="Delivered" value={rate(vhost.message_stats?.deliver_get_details?.rate ?? 0)} />
+        <Stat label="From clients" value={`${bytes(vhost.recv_oct_details?.rate ?? 0)}/s`} />
+        <Stat label="To clients" value={`${bytes(vhost.send_oct_details?.rate ?? 0)}/s`} />
       </Stats>
+      <TrafficCharts totals={vhost} stats={vhost.message_stats} range={rangeOf(rangeId, SHORT_RANGES)} ranges={SHORT_RANGES} onRange={setRange} />
       {admin && (
         <>
           <Card title="Permissions">

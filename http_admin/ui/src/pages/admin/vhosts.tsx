@@ -5,11 +5,13 @@ import type { Queue, Vhost } from '../../api/types';
 import { Badge, Card, PageHead } from '../../components/basics';
 import { DataTable, FilterBox, type Column } from '../../components/DataTable';
 import { attempt, confirmLoss, ErrorNote, Loading, toast } from '../../components/feedback';
-import { Form, TextField } from '../../components/forms';
+import { Form, SelectField, TextField } from '../../components/forms';
 import { count, plural, rate } from '../../lib/format';
 import { href } from '../../lib/route';
 import { isAdmin, useScope } from '../../lib/session';
 import { matching, sorted, type Sorting } from '../../lib/sort';
+
+const QUEUE_TYPES = [{ id: 'classic', label: 'Classic' }, { id: 'quorum', label: 'Quorum' }, { id: 'stream', label: 'Log' }] as const;
 
 /** Asks with the number of queues and messages that would go; true when deleted. */
 export async function deleteVhost(vhost: Vhost): Promise<boolean> {
@@ -26,15 +28,18 @@ export async function deleteVhost(vhost: Vhost): Promise<boolean> {
 function AddVhost({ onDone }: { onDone: () => void }) {
   const [name, setName] = useState('');
   const [description, setDescription] = useState('');
+  const [type, setType] = useState('classic');
   return (
     <Form label="Add a virtual host" action="Add virtual host" testid="add-vhost" onSubmit={async () => {
-      await put(apiPath('vhosts', name), { description });
+      await put(apiPath('vhosts', name), { description, default_queue_type: type });
       toast(`Virtual host ${name} is there.`);
       setName('');
       onDone();
     }}>
       <TextField label="Name" value={name} onInput={setName} required />
       <TextField label="Description" value={description} onInput={setDescription} />
+      <SelectField label="Type of new queues" value={type} onInput={setType} options={QUEUE_TYPES}
+        help="Of durable queues whose declaration names no type." />
     </Form>
   );
 }
