@@ -91,6 +91,9 @@ class Channel:
 
     def on_publish(self, publish: Publish, messages: list[Message]) -> None:
         """A run to one address is routed at once, unless something about it needs judging."""
+        if len(messages) == 1:
+            self._publish_one(publish, messages[0])
+            return
         plan = publish.plan
         if (
             isinstance(plan, Plan)
