@@ -12,6 +12,7 @@ WORKERS ?= 2
 FOR_RUN := $(VENV)/.installed-for-run
 FOR_DEV := $(VENV)/.installed-for-dev
 FOR_ALL := $(VENV)/.installed-for-all
+FOR_TORTURE := $(VENV)/.installed-for-torture
 
 .DEFAULT_GOAL := check
 .PHONY: check help setup run test test-random coverage clients lint format bench torture torture-spark ui docs docs-check readme wheel clean
@@ -66,7 +67,7 @@ format: $(FOR_DEV)  ## Format the code and mend what can be mended
 bench: $(FOR_DEV)  ## Compare with RabbitMQ, side by side; ARGS="--json ..."
 	$(BIN)/python -m benchmarks $(ARGS)
 
-torture: $(FOR_DEV)  ## Kill, starve and damage a broker and check what it confirmed; ARGS="--only R-02"
+torture: $(FOR_TORTURE)  ## Kill, starve, damage and attack a broker, check what it does; ARGS="--only R-02"
 	@tools/system-part strace
 	@tools/system-part fuse
 	@tools/system-part faketime
@@ -112,6 +113,11 @@ $(FOR_DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing what developing needs into $(VENV)."
 	@$(PIP) --editable '.[dev]'
 	@touch $(FOR_RUN) $@
+
+$(FOR_TORTURE): pyproject.toml | $(BIN)/python
+	@echo "Installing what developing and attacking need into $(VENV)."
+	@$(PIP) --editable '.[dev,torture]'
+	@touch $(FOR_RUN) $(FOR_DEV) $@
 
 $(FOR_ALL): pyproject.toml | $(BIN)/python
 	@echo "Installing what all tests need into $(VENV); Spark alone is half a gigabyte."

@@ -211,6 +211,8 @@ def test_changes_over_amqp_are_audited(served: Served) -> None:
 
 def test_entries_can_be_chosen(served: Served) -> None:
     with served.client() as api:
+        for name in ("one", "two"):
+            api.put(f"/api/queues/%2F/{name}", json={})
         everything = _entries(api, count=1000)
         assert _entries(api, user="nobody-at-all") == []
         middle = everything[len(everything) // 2]["time_ms"]

@@ -41,6 +41,10 @@ def _prepare(hub: Broker) -> None:
     vhost.declare_exchange(later)
     hub.users.put_user(USER, hash_password(USER), ("management",))
     hub.users.set_permission(PermissionDefinition(USER, "/", ".*", ".*", ".*"))
+    _permit(hub)
+
+
+def _permit(hub: Broker) -> None:
     for name in ("amq.topic", "amq.direct", "later"):
         hub.users.set_topic_permission(
             TopicPermissionDefinition(USER, "/", name, r"^{username}\.{vhost}\.", "^(news|#$)")
@@ -128,21 +132,17 @@ def test_bind_over_http(served: Served, key: str, status: int) -> None:
 
 def test_permission_taken_away_holds_for_the_next_message(served: Served) -> None:
     """Also where the way of a message was worked out before."""
+    narrow = TopicPermissionDefinition(USER, "/", "amq.topic", "^never$", ".*")
     with RawClient(*served.threaded.amqp_address) as raw:
         channel = raw.handshake("/", USER, USER).channel()
         channel.confirm_select()
         for number in (1, 2, 3):
             channel.publish("amq.topic", "ann./.same")
             channel.confirmed(number) if number == 1 else channel.expect(Basic.Ack)
-        narrow = TopicPermissionDefinition(USER, "/", "amq.topic", "^never$", ".*")
         served.on_loop(lambda hub: hub.users.set_topic_permission(narrow))
         channel.publish("amq.topic", "ann./.same")
         channel.expect_close(403, "access to topic")
-        served.on_loop(_prepare_again)
-
-
-def _prepare_again(hub: Broker) -> None:
-    hub.users.clear_topic_permission(USER, "/", "amq.topic")
+    served.on_loop(_permit)
 
 
 def test_names_in_patterns_are_names() -> None:

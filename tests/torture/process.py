@@ -39,7 +39,7 @@ class BrokerProcess:
         self._options = ("--data-dir", str(data_dir), *options)
         self.settings: tuple[str, ...] = ()
         """`key=value`, for the next start."""
-        self.program = LEVERET
+        self.program: tuple[str, ...] = LEVERET
         self._env = {**os.environ, "LEVERET_HTTP_ENABLED": "false", **(env or {})}
         self._process: asyncio.subprocess.Process | None = None
         self._log: IO[bytes] | None = None

@@ -21,6 +21,11 @@ from tests.torture.outcome import Outcome, Progress
 from tests.torture.power_loss import cut_the_power
 from tests.torture.rot import flip_bits
 from tests.torture.schedule import kill_among_the_delayed
+from tests.torture.security.crowd import churn, keep_silent, stay_idle
+from tests.torture.security.fuzz import fuzz_inside, fuzz_live
+from tests.torture.security.guessing import flood_names, guess_passwords
+from tests.torture.security.health import keep_in_time, stop_and_go_on
+from tests.torture.security.scans import scan_source, scan_tls
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
 from tests.torture.transactions import kill_in_commit
@@ -68,6 +73,17 @@ SCENARIOS = (
     Scenario("R-12", "disk full", 20, "disks with the alarm and without", fill_the_disk),
     Scenario("R-13", "start and stop", 1_000, "thousand messages", _start_and_stop),
     Scenario("R-14", "consumers that do not read", 1_000, "thousand messages", _stall),
+    Scenario("R-16", "idle connections", 10_000, "connections", stay_idle),
+    Scenario("R-18", "connections that come and go", 50_000, "connections", churn),
+    Scenario("R-19", "the loop under load", 600, "seconds", keep_in_time),
+    Scenario("R-20", "stopped and continued", 20, "stops", stop_and_go_on),
+    Scenario("R-30", "strangers", 2_000, "connections", keep_silent),
+    Scenario("R-32", "fuzzed decoders", 1_800, "seconds", fuzz_inside),
+    Scenario("R-33", "mutated sessions", 50_000, "sessions", fuzz_live),
+    Scenario("R-38", "TLS as sslyze sees it", 1, "scan", scan_tls),
+    Scenario("R-39", "guessed passwords", 1_200, "tries", guess_passwords),
+    Scenario("R-48", "bandit", 1, "scan", scan_source),
+    Scenario("R-49", "a flood of names", 100_000, "queues", flood_names),
     Scenario("R-21", "clock jumps", 200, "settings of the clock", set_the_clock),
     Scenario("C-delay", "kill -9 among delayed messages", 100, "kills", _delay),
     Scenario(

@@ -1,0 +1,1 @@
+"""Hostile and careless peers: the rows of the reliability plan about security."""

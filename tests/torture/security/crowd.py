@@ -1,0 +1,192 @@
+"""R-16: thousands of idle connections. R-18: connections that come and go. R-30: strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from pamqp import commands, frame
+
+from tests.torture.outcome import Outcome, Progress, silent
+from tests.torture.process import BrokerProcess
+from tests.torture.security.raw import (
+    HEADER,
+    Raw,
+    descriptors,
+    log_in_seconds,
+    percentile,
+    start_ok,
+)
+
+AT_ONCE = 100
+KIB_EACH = 30
+IDLE_SHARE = 5.0
+SLACK = 5
+LEAK_SHOWS = 5_000
+"""Connections after which a leak would stand out against what the allocator does."""
+
+
+async def stay_idle(
+    directory: Path, connections: int, _seed: int, progress: Progress = silent, watch: float = 10
+) -> Outcome:
+    """Open them all, watch what they cost, close them, and open as many again."""
+    broker = BrokerProcess(directory, "--memory")
+    await broker.start()
+    files = descriptors(broker.pid)
+    await _drop(broker, await _open(broker, 10, silent), files - SLACK)  # warm up
+    before = broker.memory("VmRSS")
+    crowd = await _open(broker, connections, progress)
+    each = (broker.memory("VmRSS") - before) * 1024 / connections
+    used, began = broker.processor_seconds(), time.monotonic()
+    await asyncio.sleep(watch)
+    share = 100 * (broker.processor_seconds() - used) / (time.monotonic() - began)
+    first_peak = broker.memory("VmRSS")
+    await _drop(broker, crowd, files)
+    left = descriptors(broker.pid) - files
+    crowd = await _open(broker, connections, silent)
+    growth = broker.memory("VmRSS") - first_peak
+    await _drop(broker, crowd, files)
+    await broker.stop()
+    problems = []
+    if each > KIB_EACH:
+        problems.append(f"{each:.1f} KiB for each connection")
+    if abs(left) > SLACK:
+        problems.append(f"{left} descriptors left open")
+    if growth > 5 + first_peak * 0.1:
+        problems.append(f"{growth:.1f} MB more the second time")
+    late = [f"idle processor share {share:.1f} %"] if share > IDLE_SHARE else []
+    figures = (
+        f"{connections} connections with a channel: {each:.1f} KiB each, {share:.1f} % of a core "
+        f"idle, {growth:+.1f} MB when opened again, {left:+d} descriptors after"
+    )
+    return Outcome("R-16", "idle connections", figures, tuple(problems), tuple(late))
+
+
+async def _open(broker: BrokerProcess, count: int, progress: Progress) -> list[Raw]:
+    crowd: list[Raw] = []
+    for _ in range(0, count, AT_ONCE):
+        size = min(AT_ONCE, count - len(crowd))
+        crowd += await asyncio.gather(*(_one(broker) for _ in range(size)))
+        progress(len(crowd), count)
+    return crowd
+
+
+async def _one(broker: BrokerProcess) -> Raw:
+    raw = await Raw.connect(broker.address)
+    if not await raw.log_in():
+        raise RuntimeError("a connection was refused")
+    return raw
+
+
+async def _drop(broker: BrokerProcess, crowd: list[Raw], files: int) -> None:
+    for one in crowd:
+        one.drop()
+    for _ in range(1200):
+        if descriptors(broker.pid) <= files + SLACK:
+            return
+        await asyncio.sleep(0.05)
+
+
+async def churn(
+    directory: Path, connections: int, _seed: int, progress: Progress = silent
+) -> Outcome:
+    """Connect, open, declare an exclusive queue, go; memory and descriptors must not grow."""
+    broker = BrokerProcess(directory, "--memory")
+    await broker.start()
+    warm = max(connections // 5, 50)
+    await _churn(broker, warm, silent)
+    before, files = broker.memory("VmRSS"), descriptors(broker.pid)
+    began = time.monotonic()
+    await _churn(broker, connections, progress)
+    rate = connections / (time.monotonic() - began)
+    await _drop(broker, [], files)
+    growth, left = broker.memory("VmRSS") - before, descriptors(broker.pid) - files
+    await broker.stop()  # it looks for tracebacks in the log
+    problems = []
+    if growth > (5 if connections >= LEAK_SHOWS else 20):
+        problems.append(f"{growth:.1f} MB more after {connections} connections")
+    if abs(left) > SLACK:
+        problems.append(f"{left} descriptors left open")
+    figures = f"{connections} connections, {rate:.0f}/s: {growth:+.1f} MB, {left:+d} descriptors"
+    return Outcome("R-18", "connections that come and go", figures, tuple(problems))
+
+
+async def _churn(broker: BrokerProcess, count: int, progress: Progress) -> None:
+    done = 0
+
+    async def worker(share: int) -> None:
+        nonlocal done
+        for _ in range(share):
+            one = await _one(broker)
+            one.send(frame.marshal(commands.Queue.Declare(queue="", exclusive=True), 1))
+            await one.next()
+            one.send(frame.marshal(commands.Connection.Close(200, "", 0, 0), 0))
+            await one.next()
+            one.drop()
+            done += 1
+            if done % 100 == 0:
+                progress(done, count)
+
+    await asyncio.gather(*(worker(count // 10) for _ in range(10)))
+
+
+STALLS = (b"", HEADER[:5], HEADER, HEADER + start_ok()[:20])
+"""Nothing, half a header, no start-ok, half of one."""
+
+
+async def keep_silent(
+    directory: Path, strangers: int, _seed: int, progress: Progress = silent, seconds: float = 10
+) -> Outcome:
+    """Strangers that do not log in: dropped in time, few at a time, and others get in."""
+    broker = BrokerProcess(directory, "--memory")
+    broker.settings = (
+        f"handshake_timeout={seconds}",
+        "unauthenticated_max=1000",
+        "unauthenticated_max_per_address=256",
+    )
+    await broker.start()
+    before = broker.memory("VmRSS")
+    quiet = await log_in_seconds(broker.address)
+    waits = await _stall(broker, strangers, seconds, progress)
+    kept = [wait for wait in waits if wait > seconds / 2]
+    canary = waits[-1]
+    memory = broker.memory() - before
+    await broker.stop()
+    problems, late = [], []
+    if len(kept) > 1000:
+        problems.append(f"{len(kept)} strangers were kept")
+    if memory > 64 / 1024 * 1000 + 10:
+        problems.append(f"{memory:.0f} MB for strangers")
+    if canary == float("inf"):
+        problems.append("nobody else could log in")
+    elif canary > 1 + 3 * quiet:
+        late.append(f"a canary took {canary:.2f} s to log in")
+    if kept and (max(kept) > seconds + 1.5 or min(kept) < seconds - 1):
+        late.append(f"dropped after {min(kept):.1f} to {max(kept):.1f} s")
+    figures = (
+        f"{strangers} strangers from 8 addresses: {len(kept)} kept for "
+        f"{percentile(kept, 0.5):.1f} s, the rest cut off at once, {memory:.1f} MB; "
+        f"a canary logs in in {canary * 1000:.0f} ms ({quiet * 1000:.0f} ms alone)"
+    )
+    return Outcome("R-30", "strangers", figures, tuple(problems), tuple(late))
+
+
+async def _stall(
+    broker: BrokerProcess, strangers: int, seconds: float, progress: Progress
+) -> list[float]:
+    """How long each was kept; the last is how long a canary took meanwhile."""
+    crowd: list[Raw] = []
+    for number in range(strangers):
+        local = (f"127.0.1.{number % 8 + 1}", 0)
+        one = await Raw.connect(broker.address, local_addr=local)
+        one.send(STALLS[number % len(STALLS)])
+        crowd.append(one)
+        progress(number + 1, strangers)
+    waiting = [asyncio.create_task(one.ends()) for one in crowd]
+    await asyncio.sleep(seconds / 4)
+    canary = await log_in_seconds(broker.address, local_addr=("127.0.2.1", 0))
+    waits = list(await asyncio.gather(*waiting))
+    for one in crowd:
+        one.drop()
+    return [*waits, canary]

@@ -1,0 +1,119 @@
+"""R-39: passwords guessed in parallel and in series. R-49: a flood of names."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from pathlib import Path
+
+from pamqp import commands, frame
+
+from tests.torture.outcome import Outcome, Progress, silent
+from tests.torture.process import BrokerProcess
+from tests.torture.security.raw import HEADER, Raw, log_in_seconds, start_ok
+
+PER_MINUTE = 30
+TIMED = 20
+
+
+async def guess_passwords(
+    directory: Path, tries: int, _seed: int, progress: Progress = silent
+) -> Outcome:
+    """Wrong passwords from one source; another source logs in meanwhile."""
+    broker = BrokerProcess(directory)
+    await broker.start()
+    await log_in_seconds(broker.address)
+    began, used = time.monotonic(), broker.processor_seconds()
+    parallel = [_guess(broker, f"guess {number}") for number in range(tries // 5)]
+    waiting = asyncio.gather(*parallel)
+    others = [await log_in_seconds(broker.address, local_addr=("127.0.3.1", 0)) for _ in range(5)]
+    let_in = sum(await waiting)
+    for number in range(tries // 5, tries):
+        let_in += await _guess(broker, f"guess {number}")
+        progress(number + 1, tries)
+    seconds = time.monotonic() - began
+    cost = broker.processor_seconds() - used
+    judged = broker.said().count("wrong user name or password")
+    gap = await _gap(directory.with_name("gap"))
+    await broker.stop()
+    problems = [f"{let_in} wrong passwords let in"] if let_in else []
+    most = PER_MINUTE * (1 + int(seconds // 60)) + PER_MINUTE
+    if judged > most:
+        problems.append(f"{judged} tries were judged in {seconds:.0f} s")
+    late = []
+    if max(others) > 1:
+        late.append(f"another source took {max(others):.1f} s to log in")
+    if gap > 0.05:
+        late.append(f"unknown users and wrong passwords differ by {gap * 100:.0f} % in time")
+    figures = (
+        f"{tries} wrong passwords in {seconds:.0f} s: {judged} judged, the rest refused unread, "
+        f"{cost:.1f} s processor; another source logs in in {max(others) * 1000:.0f} ms at most; "
+        f"unknown user or wrong password: {gap * 100:.0f} % apart"
+    )
+    return Outcome("R-39", "guessed passwords", figures, tuple(problems), tuple(late))
+
+
+async def _guess(broker: BrokerProcess, password: str, user: str = "guest") -> bool:
+    raw = await Raw.connect(broker.address, local_addr=("127.0.3.2", 0))
+    try:
+        raw.send(HEADER)
+        await raw.next()
+        raw.send(start_ok(user, password))
+        return isinstance(await raw.next(), commands.Connection.Tune)
+    finally:
+        raw.drop()
+
+
+async def _gap(directory: Path) -> float:
+    """How far apart, as a share, the answers to known and unknown names are in time."""
+    broker = BrokerProcess(directory)
+    broker.settings = ("login_tries_per_source=0", "login_tries_per_user=0")
+    await broker.start()
+    times: dict[str, list[float]] = {"guest": [], "nobody": []}
+    await _guess(broker, "warm")
+    for number in range(TIMED):
+        for user, seen in times.items():
+            began = time.monotonic()
+            await _guess(broker, f"guess {number}", user)
+            seen.append(time.monotonic() - began)
+    await broker.stop()
+    known, unknown = (statistics.median(seen) for seen in times.values())
+    return abs(known - unknown) / max(known, unknown)
+
+
+async def flood_names(
+    directory: Path, queues: int, _seed: int, progress: Progress = silent
+) -> Outcome:
+    """One user declares queues without end; the limit answers 406 and memory stays in bounds."""
+    broker = BrokerProcess(directory, "--memory")
+    broker.settings = (f"queue_max={queues}",)
+    await broker.start()
+    raw = await Raw.connect(broker.address)
+    await raw.log_in()
+    await _declare(raw, 0, 100)
+    before = broker.memory("VmRSS")
+    for first in range(100, queues, 100):
+        await _declare(raw, first, min(100, queues - first))
+        progress(first + 100, queues)
+    each = (broker.memory("VmRSS") - before) * 1024 / (queues - 100)
+    raw.send(frame.marshal(commands.Queue.Declare(queue="one-too-many"), 1))
+    answer = await raw.next()
+    refused = answer.reply_code if isinstance(answer, commands.Channel.Close) else 0
+    raw.drop()
+    await broker.stop()
+    problems = []
+    if refused != 406:
+        problems.append(f"beyond the limit the answer is {refused}, not 406")
+    if each > 20:
+        problems.append(f"{each:.1f} KiB for each queue")
+    figures = f"{queues} queues of one user: {each:.1f} KiB each, the next one is refused {refused}"
+    return Outcome("R-49", "a flood of names", figures, tuple(problems))
+
+
+async def _declare(raw: Raw, first: int, count: int) -> None:
+    methods = (commands.Queue.Declare(queue=f"name-{first + n}") for n in range(count))
+    raw.send(b"".join(frame.marshal(method, 1) for method in methods))
+    for _ in range(count):
+        if not isinstance(await raw.next(), commands.Queue.DeclareOk):
+            raise RuntimeError("a queue was refused below the limit")

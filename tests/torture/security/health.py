@@ -1,0 +1,176 @@
+"""R-19: how late the loop is under everything at once. R-20: a broker that was stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx
+from pamqp import commands, frame
+from pamqp import heartbeat as heartbeat_frame
+
+from tests.torture.client import PROPERTIES, Client
+from tests.torture.outcome import Outcome, Progress, silent
+from tests.torture.process import BrokerProcess
+from tests.torture.security.raw import HEADER, Raw, percentile, start_ok, tune_and_open
+
+_LIMIT: dict[str, object] = {"x-max-length": 10_000}
+IDLE_SECONDS = 5
+_BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+
+async def keep_in_time(
+    directory: Path, seconds: int, _seed: int, progress: Progress = silent
+) -> Outcome:
+    """A flood, connections that come and go, and 100 HTTP requests a second."""
+    lags_file = directory.with_name("lags")
+    broker = _Probed(directory, lags_file)
+    await broker.start()
+    counted = {"published": 0, "connections": 0, "requests": 0}
+    await _ask(broker, time.monotonic() + 0.1, dict(counted))  # the API is imported for this
+    await _lags(broker, lags_file)  # what the start was like does not count
+    await asyncio.sleep(IDLE_SECONDS)
+    idle = percentile(await _lags(broker, lags_file), 0.99) * 1000
+    stop = time.monotonic() + seconds
+    tasks = [
+        asyncio.create_task(_flood(broker, stop, counted)),
+        asyncio.create_task(_come_and_go(broker, stop, counted)),
+        asyncio.create_task(_ask(broker, stop, counted)),
+    ]
+    while time.monotonic() < stop:
+        await asyncio.sleep(0.5)
+        progress(int(seconds - (stop - time.monotonic())), seconds)
+    await asyncio.gather(*tasks)
+    lags = await _lags(broker, lags_file)
+    await broker.stop()
+    p99, most = percentile(lags, 0.99) * 1000, max(lags, default=0) * 1000
+    late = []
+    if p99 > 20 + idle:
+        late.append(f"lag p99 {p99:.1f} ms")
+    if most > 200 + idle:
+        late.append(f"lag up to {most:.0f} ms")
+    problems = [f"no {name} at all" for name, count in counted.items() if not count]
+    figures = (
+        f"{seconds} s of {counted['published'] / seconds:.0f} msg/s, "
+        f"{counted['connections'] / seconds:.0f} connections/s and "
+        f"{counted['requests'] / seconds:.0f} requests/s: lag p50 "
+        f"{percentile(lags, 0.5) * 1000:.1f} ms, p99 {p99:.1f} ms, max {most:.0f} ms "
+        f"(p99 {idle:.1f} ms with nothing to do: the machine's own)"
+    )
+    return Outcome("R-19", "the loop under load", figures, tuple(problems), tuple(late))
+
+
+class _Probed(BrokerProcess):
+    def __init__(self, directory: Path, lags_file: Path) -> None:
+        super().__init__(directory, "--http-port", "0", env={"LEVERET_HTTP_ENABLED": "true"})
+        self.program = ("-m", "tests.torture.security.probe", str(lags_file))
+
+
+async def _lags(broker: BrokerProcess, path: Path) -> list[float]:
+    _forget(path)
+    os.kill(broker.pid, signal.SIGUSR1)
+    for _ in range(600):
+        found = _read(path)
+        if found is not None:
+            return found
+        await asyncio.sleep(0.05)
+    return []
+
+
+def _forget(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> list[float] | None:
+    if not path.exists():
+        return None
+    return [float(lag) for lag in path.read_text(encoding="ascii").split()]
+
+
+async def _flood(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> None:
+    client = await Client.connect(broker.address)
+    await client.declare("flood", arguments=_LIMIT)
+    while time.monotonic() < stop:
+        for _ in range(20):
+            client.publish("", "flood", b"x" * 1024, PROPERTIES["persistent"])
+        counted["published"] += 20
+        await client.drain()
+        await asyncio.sleep(0.005)
+    client.close()
+
+
+async def _come_and_go(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> None:
+    while time.monotonic() < stop:
+        one = await Raw.connect(broker.address)
+        if await one.log_in():
+            counted["connections"] += 1
+        one.drop()
+        await asyncio.sleep(0.02)
+
+
+async def _ask(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> None:
+    paths = ("/api/overview", "/api/queues", "/api/connections?page=1", "/api/whoami")
+    async with httpx.AsyncClient(
+        base_url=f"http://{broker.http}", auth=("guest", "guest"), timeout=60, verify=False
+    ) as api:
+        while time.monotonic() < stop:
+            began = time.monotonic()
+            answers = await asyncio.gather(*(api.get(path) for path in paths))
+            counted["requests"] += sum(answer.status_code == 200 for answer in answers)
+            await asyncio.sleep(max(0.0, 0.04 - (time.monotonic() - began)))
+
+
+async def stop_and_go_on(
+    directory: Path, cycles: int, _seed: int, progress: Progress = silent, heartbeat: int = 2
+) -> Outcome:
+    """SIGSTOP for three heartbeats while clients go on sending; nobody is closed for it."""
+    broker = BrokerProcess(directory, "--memory")
+    broker.settings = (f"heartbeat={heartbeat}",)
+    await broker.start()
+    closed = lost = 0
+    for cycle in range(cycles):
+        client, idle = await Client.connect(broker.address), await _patient(broker, heartbeat)
+        await client.declare("q")
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                client.publish("", "q", b"x", PROPERTIES["transient"])
+                idle.send(_BEAT)
+                await asyncio.sleep(heartbeat)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        idle.send(frame.marshal(commands.Channel.Flow(True), 1))
+        answer = await idle.next()
+        while isinstance(answer, heartbeat_frame.Heartbeat):
+            answer = await idle.next()
+        closed += not isinstance(answer, commands.Channel.FlowOk)
+        lost += 3 * (cycle + 1) - await client.count("q")
+        idle.drop()
+        client.close()
+        progress(cycle + 1, cycles)
+    await broker.stop()
+    problems = []
+    if closed:
+        problems.append(f"{closed} clients were closed for the broker's own silence")
+    if lost:
+        problems.append(f"{lost} messages lost")
+    figures = (
+        f"{cycles} stops of {3 * heartbeat} s at heartbeat {heartbeat} s: {closed} clients closed, "
+        f"{lost} messages lost"
+    )
+    return Outcome("R-20", "stopped and continued", figures, tuple(problems))
+
+
+async def _patient(broker: BrokerProcess, heartbeat: int) -> Raw:
+    one = await Raw.connect(broker.address)
+    one.send(HEADER)
+    await one.next()
+    one.send(start_ok())
+    await one.next()
+    one.send(tune_and_open(heartbeat) + frame.marshal(commands.Channel.Open(), 1))
+    await one.next()
+    await one.next()
+    return one

@@ -1,0 +1,57 @@
+"""The broker with a timer of 5 ms that notes how late it is: `python -m ... FILE serve ...`.
+
+SIGUSR1 writes the delays so far, in seconds, to the file, and starts anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+PERIOD = 0.005
+
+
+class Probe:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lags: list[float] = []
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGUSR1, self._write)
+        self._wait()
+
+    def _wait(self) -> None:
+        due = self._loop.time() + PERIOD
+        self._loop.call_at(due, self._tick, due)
+
+    def _tick(self, due: float) -> None:
+        self._lags.append(self._loop.time() - due)
+        self._wait()
+
+    def _write(self) -> None:
+        lags, self._lags = self._lags, []
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(" ".join(f"{lag:.6f}" for lag in lags), encoding="ascii")
+        os.replace(fresh, self._path)
+
+
+def main() -> None:
+    path = Path(sys.argv.pop(1))
+    import leveret.launch as launch
+    from leveret.cli import main as leveret_main
+
+    announce = launch._announce
+
+    def announce_and_probe(running: Any) -> None:
+        Probe(path)
+        announce(running)
+
+    launch._announce = announce_and_probe
+    leveret_main()
+
+
+if __name__ == "__main__":
+    main()

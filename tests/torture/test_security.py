@@ -1,0 +1,39 @@
+"""R-16, R-18, R-30, R-33 and R-49 in forms short enough for every test run.
+
+Trimmed: hundreds instead of tens of thousands. Passwords (R-39) and TLS (R-38) have their cases in
+tests/security; `make torture` runs the long forms of all.
+"""
+
+import pytest
+
+from tests.torture.security.crowd import churn, keep_silent, stay_idle
+from tests.torture.security.fuzz import fuzz_live
+from tests.torture.security.guessing import flood_names
+
+SEED = 20_261_116
+pytestmark = pytest.mark.timeout(300)
+
+
+async def test_r16_idle_connections_are_small(tmp_path):
+    outcome = await stay_idle(tmp_path / "run", 150, SEED, watch=0.2)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r18_connections_that_come_and_go_leave_nothing(tmp_path):
+    outcome = await churn(tmp_path / "run", 100, SEED)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r30_strangers_keep_nobody_out(tmp_path):
+    outcome = await keep_silent(tmp_path / "run", 40, SEED, seconds=1)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r33_mutated_sessions_do_no_harm(tmp_path):
+    outcome = await fuzz_live(tmp_path / "run", 150, SEED)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r49_flood_of_names_is_refused(tmp_path):
+    outcome = await flood_names(tmp_path / "run", 500, SEED)
+    assert outcome.safe, str(outcome)
