@@ -110,6 +110,15 @@ def describe(session: Session, name: LogName) -> None:
         known["segments"] = len(segments) if isinstance(segments, list) else segments
         rows.append([known.get(key) for key in names])
     session.out.rows(names, rows)
+    for part in log["partitions"]:
+        for damage in part.get("damage") or ():
+            session.out.remark(_damage_words(part["index"], damage))
+
+
+def _damage_words(partition: int, damage: Json) -> str:
+    first, after = damage["first_offset"], damage["next_offset"]
+    lost = f"from {first} on" if after is None else f"{first} to {after - 1}"
+    return f"Partition {partition}: offsets {lost} are damaged and left out ({damage['reason']})."
 
 
 @command

@@ -134,6 +134,15 @@ def test_describe_counts_segments(server, cli):
     assert cli("log", "describe", "l", "-s").out == "0\tl-0\t2\t9\t7\t2\n"
 
 
+def test_describe_tells_of_damage(server, cli):
+    damage = {"first_offset": 20, "next_offset": 40, "reason": "wrong checksum"}
+    part = {**LOG["partitions"][0], "damage": [damage, {**damage, "next_offset": None}]}
+    server.answers["GET /api/logs/%2F/l"] = {**LOG, "partitions": [part]}
+    ended = cli("log", "describe", "l")
+    assert "Partition 0: offsets 20 to 39 are damaged and left out (wrong checksum).\n" in ended.err
+    assert "Partition 0: offsets from 20 on are damaged" in ended.err
+
+
 def test_groups_show_lag_and_reader(server, cli):
     server.answers["GET /api/logs/%2F/l/groups"] = [GROUP, {**GROUP, "group": "other"}]
     assert cli("log", "groups", "l", "--group", "g", "-s").out == "g\t0\t5\t9\t4\tt\tc\n"
