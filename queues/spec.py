@@ -49,3 +49,21 @@ def check_kind(spec: QueueSpec, where: str) -> None:
             f"invalid arg 'x-queue-type' for {where}: unknown type {kind!r}; "
             f"known are {', '.join(QUEUE_KINDS)}"
         )
+    if kind == "quorum":
+        check_properties(spec, where)
+
+
+def check_properties(spec: QueueSpec, where: str) -> None:
+    """Refuse what quorum queues and logs cannot be: one client's, for a while, in memory."""
+    if spec.name.startswith("amq.gen-"):
+        raise PreconditionFailed(
+            f"Cannot declare a server-named queue for type rabbit_{spec.kind}_queue"
+        )
+    wrong = (
+        ("exclusive-owner", spec.exclusive),
+        ("auto-delete", spec.auto_delete),
+        ("non-durable", not spec.durable),
+    )
+    for name, is_so in wrong:
+        if is_so:
+            raise PreconditionFailed(f"invalid property '{name}' for {where}")

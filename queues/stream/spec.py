@@ -10,7 +10,7 @@ from leveret.model.errors import PreconditionFailed
 from queues.log import Retention, SpecError, parse_max_age
 from queues.log.compaction import DEFAULT_DELETE_RETENTION_MS
 from queues.log.partition import DEFAULT_SEGMENT_BYTES, MAX_SEGMENT_BYTES
-from queues.spec import QueueSpec
+from queues.spec import QueueSpec, check_properties
 
 MAX_PARTITIONS = 1_000
 LONGEST_SYNC_INTERVAL_MS = 60_000
@@ -37,7 +37,7 @@ class LogSpec:
 
 
 def parse_log_spec(spec: QueueSpec, where: str) -> LogSpec:
-    _refuse_properties(spec, where)
+    check_properties(spec, where)
     for name in _NOT_FOR_LOGS:
         if name in spec.arguments:
             raise PreconditionFailed(
@@ -81,19 +81,6 @@ def governed(declared: LogSpec, policy: Mapping[str, Any]) -> LogSpec:
 
 def _smaller(one: int | None, other: int | None) -> int | None:
     return min((value for value in (one, other) if value is not None), default=None)
-
-
-def _refuse_properties(spec: QueueSpec, where: str) -> None:
-    if spec.name.startswith("amq.gen-"):
-        raise PreconditionFailed("Cannot declare a server-named queue for type rabbit_stream_queue")
-    wrong = (
-        ("exclusive-owner", spec.exclusive),
-        ("auto-delete", spec.auto_delete),
-        ("non-durable", not spec.durable),
-    )
-    for name, is_so in wrong:
-        if is_so:
-            raise PreconditionFailed(f"invalid property '{name}' for {where}")
 
 
 class _Arguments:

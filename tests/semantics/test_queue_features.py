@@ -86,6 +86,20 @@ def test_c089_arguments_that_mean_nothing_are_taken(channel, names, arguments):
     channel.fill(queue, "a")
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"durable": False}, "invalid property 'non-durable' for queue"),
+        ({"durable": True, "exclusive": True}, "invalid property 'exclusive-owner' for queue"),
+        ({"durable": True, "auto_delete": True}, "invalid property 'auto-delete' for queue"),
+        ({"durable": True, "queue": ""}, "server-named queue for type rabbit_quorum_queue"),
+    ],
+)
+def test_c089_what_a_quorum_queue_cannot_be(channel, names, options, text):
+    asked = {"queue": names.queue(), **options, "arguments": {"x-queue-type": "quorum"}}
+    channel.refused(Queue.Declare(**asked), 406, text)
+
+
 def test_c090_no_time_and_no_room_are_legal(channel, make):
     no_time, no_room = make(message_ttl=0), make(max_length=0)
     for queue in (no_time, no_room):
