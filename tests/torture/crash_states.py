@@ -3,7 +3,8 @@
 A run on the recording file system gives all writes, syncs and names in order, with marks: "so many
 messages are confirmed by now". For many cut points and all four modes the disk is brought to the
 cut, the power fails, and what is left is opened by recovery. Everything confirmed before the cut
-must be there, whole; nothing acked and synced before it may be back.
+must be there, whole; nothing acked and synced before it may be back; every transaction is in both
+its queue and its log or in neither.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pamqp import commands
 
 from leveret.launch import LaunchError, RunningBroker, in_process_settings
 from leveret.model.store import StoredMessage
-from tests.torture.checker import Ledger, read_body
-from tests.torture.client import Client
+from tests.torture.checker import Ledger, make_body, read_body
+from tests.torture.client import PROPERTIES, Client
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.power_loss import WriteBackDisk, write_back_disk
 from tests.torture.process import BrokerProcess
@@ -30,7 +31,8 @@ from tests.torture.waiting import until
 from tests.torture.writeback_fs import Disk, Mode, Replay
 
 KEPT, TAKEN, LOG = "kept", "taken", "log"
-MESSAGES = 1_000
+TX, TX_LOG = "tx", "tx-log"
+MESSAGES, TRANSACTIONS = 1_000, 150
 Id = tuple[str, int, int]
 
 
@@ -123,20 +125,18 @@ async def _record(directory: Path, record: Path) -> Marked:
         broker = BrokerProcess(disk.place / "data")
         await broker.start()
         setup = await Client.connect(broker.address)
-        stream = commands.Queue.Declare(
-            queue=LOG, durable=True, arguments={"x-queue-type": "stream"}
-        )
-        await setup.call(stream, commands.Queue.DeclareOk)
-        await setup.declare(KEPT)
-        await setup.declare(TAKEN)
+        for name in (LOG, TX_LOG):
+            await setup.declare(name, arguments={"x-queue-type": "stream"})
+        for name in (KEPT, TAKEN, TX):
+            await setup.declare(name)
         setup.close()
-        consuming = asyncio.create_task(_consume(broker.address, ledger))
+        beside = asyncio.gather(_consume(broker.address, ledger), _commit(broker.address, ledger))
         publishers = [Publisher(ledger, queue, n, 600) for n, queue in enumerate((KEPT, TAKEN))]
         publishers.append(Publisher(ledger, LOG, 2, 600, declare=False))
         for publisher in publishers:
             await publisher.start(broker.address)
         await asyncio.gather(*(one.send_many(MESSAGES, window=60) for one in publishers))
-        await consuming
+        await beside
         await broker.kill()
     return ledger
 
@@ -159,6 +159,20 @@ async def _consume(address: tuple[str, int], ledger: Ledger) -> None:
     client.close()
 
 
+async def _commit(address: tuple[str, int], ledger: Ledger) -> None:
+    """Transactions of one message to a queue and one to a log: two files."""
+    client = await Client.connect(address)
+    await client.call(commands.Tx.Select(), commands.Tx.SelectOk)
+    for sequence in range(1, TRANSACTIONS + 1):
+        for queue in (TX, TX_LOG):
+            ledger.will_send(queue, 3)
+            client.publish("", queue, make_body(3, sequence, 200), PROPERTIES["persistent"])
+        await client.call(commands.Tx.Commit(), commands.Tx.CommitOk)
+        for queue in (TX, TX_LOG):
+            ledger.was_confirmed(queue, 3, sequence)
+    client.close()
+
+
 # The states ---------------------------------------------------------------------------------------
 
 
@@ -167,25 +181,27 @@ async def _open(data: Path) -> dict[str, list[tuple[int, int] | None]]:
     found: dict[str, list[tuple[int, int] | None]] = {}
     async with RunningBroker(in_process_settings(data_dir=data)) as running:
         queues: dict[str, Any] = running.broker.vhosts["/"].queues
-        for name in (KEPT, TAKEN):
+        for name in (KEPT, TAKEN, TX):
             if name in queues:
                 loaded = await running.broker.store.load(queues[name].live().ids)
                 found[name] = [
                     read_body(one.body) if isinstance(one, StoredMessage) else None
                     for one in loaded
                 ]
-        if LOG in queues:
-            found[LOG] = await _read_log(running.amqp_address, queues[LOG].ready_count)
+        for name in (LOG, TX_LOG):
+            if name in queues:
+                records = queues[name].ready_count
+                found[name] = await _read_log(running.amqp_address, name, records)
     return found
 
 
-async def _read_log(address: tuple[str, int], records: int) -> list[tuple[int, int] | None]:
+async def _read_log(
+    address: tuple[str, int], name: str, records: int
+) -> list[tuple[int, int] | None]:
     """From the first record on."""
     got: list[tuple[int, int] | None] = []
     client = await Client.connect(address, on_delivery=lambda _t, _r, b: got.append(read_body(b)))
-    await client.call(commands.Basic.Qos(prefetch_count=10_000), commands.Basic.QosOk)
-    consume = commands.Basic.Consume(queue=LOG, arguments={"x-stream-offset": "first"})
-    await client.call(consume, commands.Basic.ConsumeOk)
+    await client.consume(name, 10_000, arguments={"x-stream-offset": "first"})
     await until(lambda: len(got) >= records)
     client.close()
     return got
@@ -202,6 +218,9 @@ def _judge(
         whole = [one for one in there if one is not None]
         if len(set(whole)) != len(whole) or whole != sorted(whole):
             problems.append(f"{queue} is not in order, or holds a message twice")
+    torn = set(found.get(TX, ())) ^ set(found.get(TX_LOG, ()))
+    if torn:
+        problems.append(f"{len(torn)} transactions are in one place only")
     held = {(queue, *one) for queue, there in found.items() for one in there if one is not None}
     settled = {what for confirmed, what in sure if not confirmed}
     lost = {what for confirmed, what in sure if confirmed} - held - ledger.seen.keys()

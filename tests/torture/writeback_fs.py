@@ -166,9 +166,12 @@ class Recorder(Disk):
     def __init__(self, file: TextIO) -> None:
         super().__init__()
         self._out = file
+        self._lock = threading.Lock()  # marks come in on a thread of their own
 
     def note(self, *what: object) -> None:
-        self._out.write(json.dumps(what) + "\n")
+        line = json.dumps(what) + "\n"
+        with self._lock:
+            self._out.write(line)
 
     def make(self, path: str, is_directory: bool = False) -> File:
         made = super().make(path, is_directory)
