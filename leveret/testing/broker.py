@@ -25,7 +25,7 @@ from leveret.testing.jump import jump
 from leveret.testing.published import Published
 from queues import HeldQueue
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 30.0
 LOOK_SECONDS = 0.002
 ALARM = "test"
 

@@ -89,7 +89,8 @@ def test_living_clients_stay_for_a_year(connection, channel, leveret_clock):
 
 
 def test_silent_clients_are_cut_off(connection, leveret_clock):
-    leveret_clock.advance(149, heartbeats=False)
+    leveret_clock.freeze()
+    leveret_clock.advance(100, heartbeats=False)
     connection.channel()
     leveret_clock.advance(151, heartbeats=False)
     with pytest.raises(pika.exceptions.AMQPConnectionError):
