@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -44,9 +45,6 @@ def _check_name(name: str) -> None:
         raise bad_request(f"a name has at most {LONGEST_NAME} octets")
 
 
-# Policies ----------------------------------------------------------------------------------------
-
-
 def _listed(hub: Broker, user: User, operator: bool, vhost: str | None, ask: List) -> Any:
     seen = [vhost_for(hub, user, vhost)] if vhost is not None else visible_vhosts(hub, user)
     names = {one.name for one in seen}
@@ -69,114 +67,79 @@ async def _put(hub: Broker, policy: Policy) -> int:
     return 204 if existed else 201
 
 
-def _policy(vhost: str, name: str, body: PolicyBody, operator: bool) -> Policy:
-    return Policy(
-        vhost, name, body.pattern, body.definition, body.apply_to, body.priority, operator
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Policies and operator policies have the same routes; they differ in these."""
+
+    path: str
+    words: str
+    operator: bool
+    makers: tuple[str, ...]
+    """Tags that may make and delete them, beside administrator."""
+    effect: str
+
+
+def _add_lists(kind: _Kind) -> None:
+    path, words = kind.path, kind.words
+    readers = [require_tag("policymaker", "monitoring")]
+    rows = listing(PolicyRow)
+    seen, of_one = f"{words} of every vhost the user may see.", f"{words} of one vhost."
+
+    @router.get(path, response_model=rows, dependencies=readers, description=seen)
+    def list_all(hub: Hub, user: CurrentUser, ask: List) -> Any:
+        return _listed(hub, user, kind.operator, None, ask)
+
+    @router.get(
+        f"{path}/{{vhost:seg}}", response_model=rows, dependencies=readers, description=of_one
     )
+    def list_of_vhost(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+        return _listed(hub, user, kind.operator, vhost, ask)
+
+    @router.get(
+        f"{path}/{{vhost:seg}}/{{name:seg}}",
+        response_model=PolicyRow,
+        dependencies=readers,
+        description=f"One of the {words.lower()}.",
+    )
+    def get_one(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Row:
+        return policy_row(_one(hub, user, vhost, name, kind.operator))
 
 
-@router.get(
-    "/policies",
-    response_model=listing(PolicyRow),
-    dependencies=[require_tag("policymaker", "monitoring")],
-)
-def list_policies(hub: Hub, user: CurrentUser, ask: List) -> Any:
-    """Policies of every vhost the user may see."""
-    return _listed(hub, user, False, None, ask)
+def _add_changes(kind: _Kind) -> None:
+    where = f"{kind.path}/{{vhost:seg}}/{{name:seg}}"
+    makers = [require_tag(*kind.makers)]
+
+    @router.put(where, status_code=201, dependencies=makers, description=kind.effect)
+    async def put_one(
+        vhost: str, name: str, hub: Hub, user: CurrentUser, response: Response, body: PolicyBody
+    ) -> None:
+        held = vhost_for(hub, user, vhost)
+        wanted = (body.pattern, body.definition, body.apply_to, body.priority, kind.operator)
+        response.status_code = await _put(hub, Policy(held.name, name, *wanted))
+
+    gone = f"Delete one of the {kind.words.lower()}."
+
+    @router.delete(where, status_code=204, dependencies=makers, description=gone)
+    async def delete_one(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
+        hub.policies.delete(_one(hub, user, vhost, name, kind.operator))
+        await until_durable(hub)
 
 
-@router.get(
-    "/policies/{vhost:seg}",
-    response_model=listing(PolicyRow),
-    dependencies=[require_tag("policymaker", "monitoring")],
-)
-def list_vhost_policies(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
-    """Policies of one vhost."""
-    return _listed(hub, user, False, vhost, ask)
-
-
-@router.get(
-    "/policies/{vhost:seg}/{name:seg}",
-    response_model=PolicyRow,
-    dependencies=[require_tag("policymaker", "monitoring")],
-)
-def get_policy(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Row:
-    """One policy."""
-    return policy_row(_one(hub, user, vhost, name, False))
-
-
-@router.put(
-    "/policies/{vhost:seg}/{name:seg}",
-    status_code=201,
-    dependencies=[require_tag("policymaker")],
-)
-async def put_policy(
-    vhost: str, name: str, hub: Hub, user: CurrentUser, response: Response, body: PolicyBody
-) -> None:
-    """Make or replace a policy; it takes effect at once on everything that it governs."""
-    held = vhost_for(hub, user, vhost)
-    response.status_code = await _put(hub, _policy(held.name, name, body, False))
-
-
-@router.delete(
-    "/policies/{vhost:seg}/{name:seg}",
-    status_code=204,
-    dependencies=[require_tag("policymaker")],
-)
-async def delete_policy(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
-    """Delete a policy."""
-    hub.policies.delete(_one(hub, user, vhost, name, False))
-    await until_durable(hub)
-
-
-# Operator policies -------------------------------------------------------------------------------
-
-
-@router.get(
-    "/operator-policies",
-    response_model=listing(PolicyRow),
-    dependencies=[require_tag("policymaker", "monitoring")],
-)
-def list_operator_policies(hub: Hub, user: CurrentUser, ask: List) -> Any:
-    """Operator policies of every vhost the user may see."""
-    return _listed(hub, user, True, None, ask)
-
-
-@router.get(
-    "/operator-policies/{vhost:seg}",
-    response_model=listing(PolicyRow),
-    dependencies=[require_tag("policymaker", "monitoring")],
-)
-def list_vhost_operator_policies(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
-    """Operator policies of one vhost."""
-    return _listed(hub, user, True, vhost, ask)
-
-
-@router.get(
-    "/operator-policies/{vhost:seg}/{name:seg}",
-    response_model=PolicyRow,
-    dependencies=[require_tag("policymaker", "monitoring")],
-)
-def get_operator_policy(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Row:
-    """One operator policy."""
-    return policy_row(_one(hub, user, vhost, name, True))
-
-
-@router.put(
-    "/operator-policies/{vhost:seg}/{name:seg}", status_code=201, dependencies=[require_tag()]
-)
-async def put_operator_policy(
-    vhost: str, name: str, hub: Hub, user: CurrentUser, response: Response, body: PolicyBody
-) -> None:
-    """Make or replace an operator policy: limits that other policies cannot lift."""
-    held = vhost_for(hub, user, vhost)
-    response.status_code = await _put(hub, _policy(held.name, name, body, True))
-
-
-@router.delete(
-    "/operator-policies/{vhost:seg}/{name:seg}", status_code=204, dependencies=[require_tag()]
-)
-async def delete_operator_policy(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
-    """Delete an operator policy."""
-    hub.policies.delete(_one(hub, user, vhost, name, True))
-    await until_durable(hub)
+for _kind in (
+    _Kind(
+        "/policies",
+        "Policies",
+        False,
+        ("policymaker",),
+        "Make or replace a policy; it takes effect at once on everything that it governs.",
+    ),
+    _Kind(
+        "/operator-policies",
+        "Operator policies",
+        True,
+        (),
+        "Make or replace an operator policy: limits that other policies cannot lift.",
+    ),
+):
+    _add_lists(_kind)
+    _add_changes(_kind)
