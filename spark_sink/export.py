@@ -44,7 +44,7 @@ PARTITIONED_BY = {
 }
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_WORKER_TRIES = 3
+_WORKER_TRIES = 6
 _SLOW_WORKER = "Python worker failed to connect back"
 _SHORT_CHARACTERS = 15
 _LONGEST_BYTES = 240
