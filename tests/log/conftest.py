@@ -19,7 +19,7 @@ import pytest
 
 from leveret.launch import ThreadedBroker, in_process_settings
 
-WITHIN = 20.0
+WITHIN = 60.0
 STREAM = {"x-queue-type": "stream"}
 
 

@@ -68,7 +68,7 @@ async def test_a_group_shares_a_partitioned_log(connection, running):
         await join(number)
     for number in range(90):
         await exchange.publish(aio_pika.Message(b"%d" % number), "")
-    await asyncio.wait_for(done.wait(), 20)
+    await asyncio.wait_for(done.wait(), 60)
     assert [len({partition for partition, _ in mine}) for mine in seen] == [1, 1, 1]
     for mine in seen:
         assert [offset for _, offset in mine] == list(range(30))
@@ -88,7 +88,7 @@ async def test_every_client_places_a_key_alike(connection, running):
     found: dict[str, set[int]] = {key: set() for key in keys}
     async with queue.iterator(arguments={"x-stream-offset": "first"}) as messages:
         for _ in range(2 * len(keys)):
-            message = await asyncio.wait_for(anext(messages), 20)
+            message = await asyncio.wait_for(anext(messages), 60)
             await message.ack()
             found[message.routing_key].add(message.headers["x-partition"])
     assert found == {key: {partition_of(key.encode(), 3)} for key in keys}

@@ -12,7 +12,7 @@ from leveret.broker.logs import LogRecord, NewRecord
 from leveret.launch import RunningBroker, in_process_settings
 from leveret.model.errors import NotFound, PreconditionFailed
 
-WITHIN = 30.0
+WITHIN = 60.0
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def read_all(port: int, log: str, count: int) -> list[bytes]:
         channel.basic_qos(prefetch_count=100)
         found: list[bytes] = []
         arguments = {"x-stream-offset": "first"}
-        for method, _, body in channel.consume(log, arguments=arguments, inactivity_timeout=2):
+        for method, _, body in channel.consume(log, arguments=arguments, inactivity_timeout=5):
             if method is None and len(found) >= count:
                 return found
             if method is not None:
