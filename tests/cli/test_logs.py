@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.conftest import Turns
-from tests.cli.test_requests import GROUP, LOG
+from tests.cli.rows_messages import GROUP, LOG
 
 PUBLISH = "POST /api/logs/%2F/l/publish"
 RECORDS = "GET /api/logs/%2F/l/records"
