@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from amqp_server.codec import Publish
 from leveret.broker import Action, Plan, firehose
 from leveret.broker.judging import check_claims, copy_keys, without_blind_copies
+from leveret.broker.names import require_open
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from leveret.model.message import Message
 from leveret.model.properties import DIRECT_REPLY_TO, replace
@@ -26,6 +27,7 @@ def careful_plan(channel: Channel, publish: Publish, message: Message) -> tuple[
     vhost = channel.vhost
     channel.require_write(address.exchange)
     exchange = vhost.exchange(address.exchange)
+    require_open(exchange, vhost.name)
     check_claims(message.scan, channel.session.user.name)
     if message.scan.reply_to == DIRECT_REPLY_TO:
         message = _with_reply_queue(channel, message)

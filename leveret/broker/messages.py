@@ -18,6 +18,7 @@ from exchange import explain_route, route
 from leveret.broker import firehose
 from leveret.broker.access.rights import Action
 from leveret.broker.judging import check_claims, copy_keys, without_blind_copies
+from leveret.broker.names import require_open
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from leveret.model.message import Message
 from leveret.model.properties import DIRECT_REPLY_TO
@@ -53,12 +54,10 @@ def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) ->
     _judge(broker, user, message)
     headers = message.headers()
     keys = copy_keys(headers)
+    exchange = vhost.exchange(message.exchange)
+    require_open(exchange, vhost.name)
     broker.users.demand_topic(
-        user.name,
-        vhost.name,
-        Action.PUBLISH,
-        vhost.exchange(message.exchange),
-        (message.routing_key, *keys),
+        user.name, vhost.name, Action.PUBLISH, exchange, (message.routing_key, *keys)
     )
     message = without_blind_copies(message, headers)
     plan = vhost.plan(message.address, keys, headers, broker.users.revision)

@@ -1,4 +1,4 @@
-"""What names may be: the server's own, reserved ones, and that of the default exchange.
+"""What may be done with a name: the server's own, reserved, the default and internal exchanges.
 
 Plain functions without state. Fronts ask them before rights where RabbitMQ does; the virtual host
 asks again, so that no way round exists.
@@ -7,8 +7,12 @@ asks again, so that no way round exists.
 from __future__ import annotations
 
 import secrets
+from typing import TYPE_CHECKING
 
 from leveret.model.errors import AccessRefused, PreconditionFailed
+
+if TYPE_CHECKING:
+    from exchange import Exchange
 
 RESERVED = "amq."
 
@@ -31,6 +35,14 @@ def require_unreserved(kind: str, name: str) -> None:
 def require_not_default(*exchanges: str) -> None:
     if "" in exchanges:
         raise AccessRefused("operation not permitted on the default exchange")
+
+
+def require_open(exchange: Exchange, vhost: str) -> None:
+    """Clients may not publish to an internal exchange: it is fed by others, and by dead letters."""
+    if exchange.spec.internal:
+        raise AccessRefused(
+            f"cannot publish to internal exchange '{exchange.name}' in vhost '{vhost}'"
+        )
 
 
 def require_deletable(exchange: str, vhost: str) -> None:

@@ -24,7 +24,6 @@ from leveret.broker.names import (
 from leveret.model.arguments import dump_arguments, require_same, require_same_arguments
 from leveret.model.counters import VhostCounters
 from leveret.model.errors import (
-    AccessRefused,
     NotFound,
     PreconditionFailed,
     ResourceLocked,
@@ -440,10 +439,6 @@ class VirtualHost:
     def plan(self, address: Address, extra_keys: list[str], headers: Table, rights: int) -> Plan:
         """Which queues a message for this address reaches now."""
         exchange = self.exchange(address.exchange)
-        if exchange.spec.internal:
-            raise AccessRefused(
-                f"cannot publish to internal exchange '{exchange.name}' in vhost '{self.name}'"
-            )
         keys = [address.routing_key, *extra_keys]
         found = self._route(exchange, keys, headers)
         queues = self._reached(found, keys, headers, ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pamqp.commands import Basic, Exchange, Queue
 
@@ -160,6 +162,14 @@ def test_c057_publish_to_an_internal_exchange(channel, names, broker):
     channel.expect_close(
         403, f"cannot publish to internal exchange '{exchange}' in vhost '{broker.vhost}'"
     )
+
+
+def test_c057_an_internal_exchange_is_refused_before_the_message_is_judged(channel, names):
+    exchange = names.exchange()
+    channel.exchange(exchange, internal=True)
+    wrong: dict[str, Any] = {"CC": "no array"}
+    channel.publish(exchange, "k", headers=wrong, expiration="-1", user_id="nobody")
+    channel.expect_close(403, "internal exchange")
 
 
 def test_c057_internal_exchange_routes_what_other_exchanges_pass_on(channel, names):

@@ -351,6 +351,16 @@ def test_c139_a_key_of_the_queue_replaces_them(channel, source, grave):
     assert death(found)["routing-keys"] == [queue, "copy"]
 
 
+def test_c139_an_internal_exchange_takes_dead_letters(channel, make, names, grave):
+    exchange = names.exchange()
+    channel.exchange(exchange, "fanout", internal=True)
+    channel.bind(grave, exchange)
+    queue = make(dead_letter_exchange=exchange)
+    channel.publish("", queue, b"within")
+    reject(channel, queue)
+    assert buried(channel, grave).body == b"within"
+
+
 def test_c140_x_death_in_full(channel, source, grave):
     queue = source()
     channel.publish("", queue, expiration="30", message_id="m", headers={"mine": 1})
