@@ -57,10 +57,12 @@ class HttpServer:
         request_stop: Callable[[], None],
         listeners: Sequence[tuple[str, str, int]] = (),
         history: HistorySource | None = None,
+        certificate_expires: Callable[[], float | None] = lambda: None,
     ) -> None:
         """`listeners`: (protocol, host, port) of everything the broker listens on."""
         named = tuple(Listener(*one) for one in listeners)
         self._surroundings = Surroundings(request_stop, named, history)
+        self._surroundings.certificate_expires = certificate_expires
         self.app = create_app(broker, self._surroundings)
         config = uvicorn.Config(
             self.app,

@@ -37,7 +37,7 @@ class HistorySource(Protocol):
 
 
 def _nothing() -> None:
-    """Nobody listens to a request to stop."""
+    """Nobody listens to a request to stop; there is no certificate."""
 
 
 @dataclass(slots=True)
@@ -47,6 +47,8 @@ class Surroundings:
     history: HistorySource | None = None
     streams: Counter[str] = field(default_factory=Counter)
     """Live streams open, by user."""
+    certificate_expires: Callable[[], float | None] = _nothing
+    """Seconds since 1970; None without TLS."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is about to end, so that endless answers do."""
 

@@ -176,7 +176,16 @@ class RunningBroker:
             "https": self.https_address,
         }
         listeners = [(name, *address) for name, address in named.items() if address is not None]
-        return HttpServer(self.broker, self.stop_requested.set, listeners, StoredHistory())
+        return HttpServer(
+            self.broker,
+            self.stop_requested.set,
+            listeners,
+            StoredHistory(),
+            self._certificate_expires,
+        )
+
+    def _certificate_expires(self) -> float | None:
+        return self.tls.expires if self.tls is not None else None
 
     async def http_ready(self) -> None:
         """Have the HTTP API up, without waiting for its first client."""

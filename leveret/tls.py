@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 import ssl
+from typing import Any
 
 from leveret.config import Settings
 
@@ -36,6 +37,7 @@ class Tls:
         self._settings = settings
         self._seen = self._stamp()
         self.context = make_context(settings)
+        self.expires = _expires(settings.tls_cert)
         self._look: asyncio.TimerHandle | None = None
 
     def reload(self) -> bool:
@@ -47,6 +49,7 @@ class Tls:
             log.error("the certificate stays as it was: %s", error)
             return False
         _load(self.context, self._settings)
+        self.expires = _expires(self._settings.tls_cert)
         log.info("certificate loaded from %s", self._settings.tls_cert)
         return True
 
@@ -75,6 +78,15 @@ def _stat(name: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _expires(name: str) -> float | None:
+    """When the first certificate of a file ends, in seconds since 1970."""
+    decode: Any = getattr(ssl, "_ssl")._test_decode_cert  # noqa: B009 - the only decoder there is
+    try:
+        return float(ssl.cert_time_to_seconds(decode(name)["notAfter"]))
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def _check(settings: Settings) -> None:

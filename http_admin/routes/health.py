@@ -26,7 +26,7 @@ class Health(BaseModel):
     reason: str | None = None
     alarms: list[RaisedAlarm] | None = None
     current: int | None = Field(default=None, description="Open connections.")
-    limit: str | None = None
+    limit: int | str | None = None
     port: int | None = None
     ports: list[int] | None = None
     protocol: str | None = None
@@ -36,6 +36,9 @@ class Health(BaseModel):
 
 _FAILED: dict[int | str, dict[str, Any]] = {503: {"model": Health, "description": "Not well."}}
 router = APIRouter(prefix="/api", tags=["health"], responses=_FAILED)
+
+
+_DAYS = {"days": 1, "weeks": 7, "months": 31, "years": 366}
 
 
 def _ok(**more: Any) -> JsonAnswer:
@@ -98,8 +101,11 @@ def _service(hub: Broker) -> JsonAnswer:
 
 @router.get("/health/checks/below-node-connection-limit", response_model=Health)
 def check_connection_limit(hub: Hub, user: CurrentUser) -> JsonAnswer:
-    """Is there room for further connections? A node itself has no limit."""
-    return _ok(current=len(hub.connections), limit="infinity")
+    """Is there room for further connections?"""
+    most, current = hub.settings.connection_max, len(hub.connections)
+    if most and current >= most:
+        return _failed(f"connection_max {most} is reached")
+    return _ok(current=current, limit=most or "infinity")
 
 
 @router.get("/health/checks/node-is-quorum-critical", response_model=Health)
@@ -113,9 +119,17 @@ def check_critical(user: CurrentUser) -> JsonAnswer:
 def check_certificates(
     within: Annotated[int, Path(ge=1)],
     unit: Literal["days", "weeks", "months", "years"],
+    hub: Hub,
     user: CurrentUser,
+    around: Around,
 ) -> JsonAnswer:
     """Does no certificate expire soon? Without TLS listeners none can."""
+    expires = around.certificate_expires()
+    if expires is None:
+        return _ok()
+    days = (expires - hub.clock.wall_ms() / 1000) / 86_400
+    if days < within * _DAYS[unit]:
+        return _failed(f"the certificate expires in {days:.1f} days")
     return _ok()
 
 

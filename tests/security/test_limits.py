@@ -169,6 +169,21 @@ async def test_http_connections_beyond_the_limit_are_cut_off() -> None:
             writer.close()
 
 
+async def test_limit_of_connections_is_a_health_check() -> None:
+    import httpx
+
+    async with _running(http_enabled=True, connection_max=1) as running:
+        await running.http_ready()
+        path = "/api/health/checks/below-node-connection-limit"
+        async with httpx.AsyncClient(base_url=running.http_url, auth=("guest", "guest")) as api:
+            assert (await api.get(path)).json() == {"status": "ok", "current": 0, "limit": 1}
+            import aio_pika
+
+            client = await aio_pika.connect(running.url)
+            assert (await api.get(path)).status_code == 503
+            await client.close()
+
+
 async def test_vanished_peers_are_looked_for_without_heartbeats() -> None:
     async with _running() as running:
         _, writer = await _connect(running)

@@ -148,6 +148,15 @@ def test_http_over_tls(running: leveret.Broker, authority: Authority) -> None:
     assert {one["protocol"] for one in listeners} == {"amqp", "http", "amqp/ssl", "https"}
 
 
+def test_certificate_that_ends_soon_is_told(running: leveret.Broker) -> None:
+    path = "/api/health/checks/certificate-expiration"
+    with httpx.Client(base_url=running.http_url, auth=("guest", "guest")) as api:
+        assert api.get(f"{path}/1/days").status_code == 200
+        answer = api.get(f"{path}/2000/years")
+    assert answer.status_code == 503
+    assert "expires in" in answer.json()["reason"]
+
+
 def test_only_tls_1_2_and_1_3(running: leveret.Broker, authority: Authority) -> None:
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = authority.client()
