@@ -34,6 +34,7 @@ _STANDALONE = re.compile(r"spark://[^/]+:\d+")
 _OTHER = re.compile(r"(yarn|k8s://.+)")
 _ANSWER_SECONDS = 5.0
 NICENESS = 10
+_MOST_NICE = 19
 _SHIPPED = ("spark_sink", "leveret/model", "queues/log", "queues/storage")
 _LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 
@@ -78,14 +79,14 @@ def _answers(host: str, port: int) -> bool:
 
 @contextmanager
 def session(
-    name: str, master: str, settings: dict[str, str] | None = None, niceness: int = NICENESS
+    name: str, master: str, settings: dict[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """A session that knows the data source; stopped at the end, whatever happened.
 
     Its processes give way to others: what reads stored data can wait, a broker on the same machine
     cannot.
     """
-    spark = start(name, master, settings, niceness)
+    spark = start(name, master, settings, _niceness())
     try:
         yield spark
     finally:
@@ -113,6 +114,13 @@ def start(
         spark.sparkContext.addPyFile(str(_shipped()))
     spark_sink.register(spark)
     return spark
+
+
+def _niceness() -> int:
+    given = os.environ.get("LEVERET_SPARK_NICE", str(NICENESS))
+    if not given.isdecimal() or int(given) > _MOST_NICE:
+        raise SourceError(f"LEVERET_SPARK_NICE is a number from 0 to {_MOST_NICE}, not {given!r}.")
+    return int(given)
 
 
 def _as_a_nice_thread(work: Callable[[], Result], niceness: int) -> Result:

@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--ways", required=True)
     given = parser.parse_args()
     found: dict[str, dict[str, list[float]]] = {}
-    with session("benchmark", f"local[{given.cores}]", niceness=0) as spark:
+    with session("benchmark", f"local[{given.cores}]") as spark:
         spark.dataSource.register(TupleSource)
         for table in given.tables.split(","):
             counts: set[int] = set()

@@ -57,7 +57,7 @@ def main(
         arm(point, int(milliseconds))
     options = ExportOptions(
         to=Path(output), data_dir=Path(data_dir), tables=tuple(tables.split(",")),
-        master="local[1]", batch_rows=2_000 if is_long else 100, incremental=is_long,
+        master="local[1]", batch_rows=50_000 if is_long else 100, incremental=is_long,
     )  # fmt: skip
     sys.exit(run(options))
 

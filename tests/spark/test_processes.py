@@ -36,7 +36,10 @@ def broker(tmp_path):
 
 
 def environment(**more):
-    quick = {"PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    quick = {
+        "PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+        "LEVERET_SPARK_NICE": "0",
+    }  # fmt: skip
     return os.environ | quick | more
 
 
@@ -151,6 +154,13 @@ def test_processes_of_a_job_give_way_and_its_own_do_not():
 
     told = _as_a_nice_thread(niceness, 1)
     assert (int(told), os.nice(0)) == (min(before + 1, 19), before)
+
+
+def test_niceness_that_is_none_is_one_sentence(broker, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LEVERET_SPARK_NICE", "very")
+    assert run(ExportOptions(to=tmp_path / "out", data_dir=broker.data_dir)) == 1
+    said = capsys.readouterr().err
+    assert said == "LEVERET_SPARK_NICE is a number from 0 to 19, not 'very'.\n"
 
 
 def test_java_from_pip_starts_without_the_module_it_lacks(tmp_path):
