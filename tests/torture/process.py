@@ -51,6 +51,10 @@ class BrokerProcess:
         self.prefix: tuple[str, ...] = ()
 
     @property
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.returncode is not None
+
+    @property
     def pid(self) -> int:
         """Of the broker itself, also when it runs under a tracer."""
         assert self._process is not None

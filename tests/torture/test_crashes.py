@@ -1,7 +1,8 @@
 """R-01, R-05, R-07, R-08: kill -9, in forms short enough for every test run.
 
-R-01 is whole: 25 kills and 100,000 confirmed. Trimmed: R-05 10 kills instead of 30; R-07 8 instead
-of 25; R-08 8 instead of 25. `make torture` runs the long forms.
+R-01 is whole: 25 kills, five of them aimed at commits and checkpoints, and 100,000 confirmed.
+Trimmed: R-05 10 kills instead of 30; R-07 8 instead of 25; R-08 8 instead of 25. `make torture`
+runs the long forms.
 """
 
 import pytest
