@@ -65,6 +65,7 @@ class RunningBroker:
         self.stop_requested = asyncio.Event()
         self._http_sockets: list[socket.socket] = []
         self._http_start: asyncio.Task[HttpServer] | None = None
+        self._importing_http = False
 
     def _make_store(self, on_committed: OnCommitted, on_failed: OnFailed) -> Store:
         if self.settings.memory:
@@ -155,7 +156,9 @@ class RunningBroker:
         sockets = list(self._http_sockets)
         secure = [(sockets.pop(), self.tls.context)] if self.tls is not None else []
         try:
-            server = await asyncio.to_thread(self._make_http)
+            self._importing_http = True
+            server = await _on_a_daemon_thread(self._make_http)
+            self._importing_http = False
             await server.start(sockets, secure)
         except Exception:
             log.exception("the HTTP API cannot start; AMQP goes on")
@@ -197,14 +200,19 @@ class RunningBroker:
         await self.amqp.stop()
         if self.tls is not None:
             self.tls.stop()
-        if self._http_start is not None:
-            with contextlib.suppress(Exception):
-                await (await self._http_start).stop()
-        else:
-            self._forget_http_clients()
+        await self._stop_http()
         for listening in self._http_sockets:
             listening.close()
         await self.broker.stop()
+
+    async def _stop_http(self) -> None:
+        if self._http_start is None:
+            self._forget_http_clients()
+        elif self._importing_http:
+            self._http_start.cancel()
+        else:
+            with contextlib.suppress(Exception):
+                await (await self._http_start).stop()
 
     async def __aenter__(self) -> RunningBroker:
         await self.start()
@@ -337,6 +345,21 @@ async def _serve(settings: Settings) -> None:
         _settle_garbage_collector()
         await running.stop_requested.wait()
         log.info("stopping")
+
+
+async def _on_a_daemon_thread(make: Callable[[], T]) -> T:
+    """Like `asyncio.to_thread`, but a stop does not wait for it."""
+    made: Future[T] = Future()
+    made.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            made.set_result(make())
+        except BaseException as error:  # noqa: BLE001 - handed over to the loop that waits
+            made.set_exception(error)
+
+    threading.Thread(target=run, name="leveret-http-import", daemon=True).start()
+    return await asyncio.wrap_future(made)
 
 
 def _announce(running: RunningBroker) -> None:
