@@ -103,7 +103,16 @@ def consuming(broker: LeveretBroker, output: Path) -> Iterator[subprocess.Popen[
     words = ["log", "consume", "clicks", "--group", "shared", "--offset", "next"]
     with output.open("wb") as file:
         member = subprocess.Popen(
-            [sys.executable, "-m", "leveret", *words, "--print-offset"],
+            # A test run in the background ignores interrupts, and so would what it starts.
+            [
+                "env",
+                "--default-signal=INT",
+                sys.executable,
+                "-m",
+                "leveret",
+                *words,
+                "--print-offset",
+            ],
             env={**os.environ, "LEVERET_URL": broker.http_url},
             stdout=file,
         )
