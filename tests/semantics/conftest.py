@@ -111,3 +111,11 @@ def client(connect: Callable[..., RawClient]) -> RawClient:
 @pytest.fixture
 def channel(client: RawClient) -> RawChannel:
     return client.channel()
+
+
+@pytest.fixture
+def queue(channel: RawChannel, names: Names) -> str:
+    """A declared queue."""
+    name = names.queue()
+    channel.declare(name)
+    return name
