@@ -91,6 +91,8 @@ class Channel:
 
     def on_publish(self, publish: Publish, messages: list[Message]) -> None:
         """A run to one address is routed at once, unless something about it needs judging."""
+        if self.closed:
+            return  # it waited behind what closed the channel
         if len(messages) == 1:
             self._publish_one(publish, messages[0])
             return

@@ -245,7 +245,12 @@ class Wire:
                 or (body_size and not self._is_one_body(data, body_start, channel, body_size))
             ):
                 break
-            messages.append(Message(address, channel, data[start:stop], size, body_size))
+            try:
+                messages.append(Message(address, channel, data[start:stop], size, body_size))
+            except ProtocolError:
+                if messages:
+                    break  # those before it go first
+                raise
             after = stop
             if not data.startswith(method, stop):
                 break

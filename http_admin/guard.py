@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -37,6 +38,8 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_LONGEST_ACTION = 500
+_STRANGERS_PER_MINUTE = 60
 _TRAFFIC = ("/publish", "/get", "/fetch", "/commit", "/api/login", "/api/logout")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -82,12 +85,27 @@ def host_of(header: str) -> str:
         return ""
 
 
+class _Strangers:
+    """Who has not logged in must not be able to push others' changes out of the record."""
+
+    def __init__(self) -> None:
+        self._since, self._noted = 0.0, 0
+
+    def may_be_noted(self) -> bool:
+        now = time.monotonic()
+        if now - self._since >= 60:
+            self._since, self._noted = now, 0
+        self._noted += 1
+        return self._noted <= _STRANGERS_PER_MINUTE
+
+
 class Guard:
     def __init__(self, app: ASGIApp, settings: Settings, audit: Audit) -> None:
         self._app = app
         self._settings = settings
         self._audit = audit
         self._hosts = Hosts.of(settings)
+        self._strangers = _Strangers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -111,12 +129,14 @@ class Guard:
 
     def _note(self, scope: Scope, status: int) -> None:
         user = scope.get("state", {}).get("user")
+        if user is None and not self._strangers.may_be_noted():
+            return
         client = scope.get("client") or ("",)
         self._audit.note(
             user=user.name if user is not None else "",
             source=client[0],
             via="HTTP",
-            action=f"{scope['method']} {shown_path(_as_asked(scope))}",
+            action=f"{scope['method']} {shown_path(_as_asked(scope))}"[:_LONGEST_ACTION],
             outcome="done" if status < 400 else str(status),
         )
 

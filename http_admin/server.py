@@ -69,6 +69,7 @@ class HttpServer:
             log_config=None,
             access_log=False,
             lifespan="off",
+            proxy_headers=bool(broker.settings.http_hosts),
             server_header=False,
             date_header=True,
             timeout_graceful_shutdown=1,

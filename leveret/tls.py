@@ -45,10 +45,10 @@ class Tls:
         self._seen = self._stamp()
         try:
             make_context(self._settings)
+            _load(self.context, self._settings)
         except TlsError as error:
             log.error("the certificate stays as it was: %s", error)
             return False
-        _load(self.context, self._settings)
         self.expires = _expires(self._settings.tls_cert)
         log.info("certificate loaded from %s", self._settings.tls_cert)
         return True
@@ -58,9 +58,11 @@ class Tls:
         self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
-        if self._stamp() != self._seen:
-            self.reload()
-        self.watch()
+        try:
+            if self._stamp() != self._seen:
+                self.reload()
+        finally:
+            self.watch()
 
     def stop(self) -> None:
         if self._look is not None:

@@ -324,9 +324,9 @@ class ClassicQueue:
             self.journal.delivered(entries, consumer.actor)
         self._leave_ready(entries, consumer.no_ack, consumer.actor)
         self.counters.delivered(entries, consumer.no_ack)
+        consumer.deliver(self, entries)
         if self.tap is not None:
             self.tap(self, entries, consumer)
-        consumer.deliver(self, entries)
 
     def _leave_ready(self, entries: Sequence[Entry], no_ack: bool, actor: int) -> None:
         size = sum([entry.message.body_size for entry in entries])

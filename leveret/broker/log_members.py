@@ -198,6 +198,8 @@ class LogMember:
                 raise PreconditionFailed(
                     f"offset {offset} of partition {partition} is beyond what was fetched"
                 )
+        for partition, offset in offsets.items():
+            fetched = self._fetched.get(partition, deque())
             while fetched and fetched[0].id < offset:
                 done.append(fetched.popleft())
         self._settle(done, Outcome.ACK)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leveret.model.history import Keep
-from leveret.model.properties import Scan, headers_of, scan
+from leveret.model.properties import Scan, headers_of, scan, scan_own
 from leveret.model.tables import Table
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ class Message:
     @staticmethod
     def build(address: Address, properties: bytes, body: bytes) -> Message:
         """A message from its parts, framed for channel 1 as one body frame."""
-        frames = content_frames(1, properties, body, max(len(body), 1) + FRAME_OVERHEAD)
-        return Message(address, 1, frames, _HEADER_FIXED + len(properties), len(body))
+        return Message.of_parts(address, properties, body, scan_own(properties))
 
     @staticmethod
     def restored(stored: StoredMessage) -> Message:

@@ -53,7 +53,15 @@ def scan(properties: bytes) -> Scan:
     return _scan(properties)
 
 
-def _scan(properties: bytes) -> Scan:
+def scan_own(properties: bytes) -> Scan:
+    """The same for what the broker itself has edited: its additions never go beyond a limit."""
+    try:
+        return scan(properties)
+    except ProtocolError:
+        return _scan(properties, own=True)
+
+
+def _scan(properties: bytes, own: bool = False) -> Scan:
     if len(properties) < 2:
         raise ProtocolError("content header has no property flags")
     flags = _U16.unpack_from(properties)[0]
@@ -64,7 +72,7 @@ def _scan(properties: bytes) -> Scan:
     for name in NAMES:
         if flags & _FLAG[name]:
             start = position
-            position = _end_of(name, properties, position, limit)
+            position = _end_of(name, properties, position, limit, own)
             spans[name] = (start, position)
     if position != limit:
         raise ProtocolError("content header is longer than its properties")
@@ -89,9 +97,9 @@ def _scan(properties: bytes) -> Scan:
 _scan_cached = lru_cache(maxsize=4096)(_scan)
 
 
-def _end_of(name: str, data: bytes, position: int, limit: int) -> int:
+def _end_of(name: str, data: bytes, position: int, limit: int, own: bool) -> int:
     if name == "headers":
-        return check_table(data, position, limit)
+        return check_table(data, position, limit, own)
     width = _WIDTHS.get(name)
     if width is None:
         width = 1 + data[position] if position < limit else 1
@@ -111,17 +119,17 @@ def _text(data: bytes, spans: dict[str, tuple[int, int]], name: str) -> str | No
 
 
 def headers_of(properties: bytes) -> Table:
-    span = scan(properties).spans.get("headers")
-    return decode_table(properties[span[0] : span[1]]) if span else {}
+    span = scan_own(properties).spans.get("headers")
+    return decode_table(properties[span[0] : span[1]], own=True) if span else {}
 
 
 def decode_properties(properties: bytes) -> dict[str, Any]:
     """Every property by name, decoded; timestamps as seconds."""
     found: dict[str, Any] = {}
-    spans = scan(properties).spans
+    spans = scan_own(properties).spans
     for name, (start, end) in spans.items():
         if name == "headers":
-            found[name] = decode_table(properties[start:end])
+            found[name] = decode_table(properties[start:end], own=True)
         elif name == "timestamp":
             found[name] = _U64.unpack_from(properties, start)[0]
         elif name in _WIDTHS:
@@ -161,7 +169,7 @@ def _encode_one(name: str, value: Any) -> bytes:
 
 def replace(properties: bytes, name: str, value: Any | None) -> bytes:
     """One property set or (None) removed, every other byte as it was."""
-    spans = dict(scan(properties).spans)
+    spans = dict(scan_own(properties).spans)
     flags = _U16.unpack_from(properties)[0]
     pieces = {key: properties[start:end] for key, (start, end) in spans.items()}
     if value is None:
@@ -216,7 +224,7 @@ def append_fields(properties: bytes, known: Scan, fields: bytes) -> tuple[bytes,
 def edit_headers(properties: bytes, remove: frozenset[str], add: dict[str, Any]) -> bytes:
     """Header fields removed and added; fields not named keep their exact bytes."""
     flags = _U16.unpack_from(properties)[0]
-    span = scan(properties).spans.get("headers")
+    span = scan_own(properties).spans.get("headers")
     if span is not None:
         table = edit_table(properties[span[0] : span[1]], remove, add)
         return properties[: span[0]] + table + properties[span[1] :]

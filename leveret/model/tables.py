@@ -17,6 +17,8 @@ from leveret.model.errors import ProtocolError
 
 MAX_DEPTH = 32
 MAX_FIELDS = 4096
+_OWN_DEPTH = 48
+_OWN_FIELDS = 1 << 30
 
 Table = dict[str, Any]
 
@@ -37,8 +39,12 @@ _DOUBLE = struct.Struct(">d")
 _LONG = struct.Struct(">q")
 
 
-def check_table(data: bytes, start: int, limit: int) -> int:
-    """Verify the table at `start` and return where it ends; nothing is decoded."""
+def check_table(data: bytes, start: int, limit: int, own: bool = False) -> int:
+    """Verify the table at `start` and return where it ends; nothing is decoded.
+
+    `own`: a table the broker has added to may be larger than one from outside.
+    """
+    most_fields, most_depth = (_OWN_FIELDS, _OWN_DEPTH) if own else (MAX_FIELDS, MAX_DEPTH)
     end = _sized_end(data, start, limit)
     position, fields = start + 4, 0
     open_ends: list[tuple[int, bool]] = [(end, True)]
@@ -48,14 +54,14 @@ def check_table(data: bytes, start: int, limit: int) -> int:
             open_ends.pop()
             continue
         fields += 1
-        if fields > MAX_FIELDS:
-            raise ProtocolError(f"table has more than {MAX_FIELDS} fields")
+        if fields > most_fields:
+            raise ProtocolError(f"table has more than {most_fields} fields")
         if keyed:
             position = _skip_key(data, position, stop)
         position, nested = _skip_value(data, position, stop)
         if nested is not None:
-            if len(open_ends) >= MAX_DEPTH:
-                raise ProtocolError(f"table nested deeper than {MAX_DEPTH}")
+            if len(open_ends) >= most_depth:
+                raise ProtocolError(f"table nested deeper than {most_depth}")
             open_ends.append(nested)
     return end
 
@@ -97,9 +103,9 @@ def _skip_value(data: bytes, position: int, stop: int) -> tuple[int, tuple[int, 
     raise ProtocolError(f"unknown field type {chr(kind)!r} in a table")
 
 
-def decode_table(data: bytes) -> Table:
+def decode_table(data: bytes, own: bool = False) -> Table:
     """Decode a table that stands alone in `data`."""
-    check_table(data, 0, len(data))
+    check_table(data, 0, len(data), own)
     try:
         return decode.field_table(data)[1]
     except (ValueError, OverflowError, OSError) as error:

@@ -70,6 +70,11 @@ class Batch:
     def has_sql(self) -> bool:
         return bool(self.rows or self.events or self.has_small_parts)
 
+    def forget_promises(self) -> None:
+        """What was said of messages that are in memory only."""
+        self.firm.clear()
+        self.bound.clear()
+
     def carry(self, failed: "Batch", lost: "IdRanges") -> None:
         """Take over what a failed batch held, except new messages that are not indispensable.
 

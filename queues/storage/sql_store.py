@@ -161,7 +161,9 @@ class SqlStore(FillingStore):
         return self._batch.size + (self._in_flight.size if self._in_flight else 0)
 
     def flush(self) -> None:
-        if self._in_flight is None and self._retry is None and not self._batch.is_empty:
+        if self._batch.is_empty:
+            self._batch.forget_promises()
+        elif self._in_flight is None and self._retry is None:
             self._hand_over()
 
     def _hand_over(self) -> None:

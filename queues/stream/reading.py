@@ -79,9 +79,9 @@ class Reading:
     def _hand_over(self, entries: Sequence[LogEntry]) -> None:
         self.unacked += len(entries)
         self._queue.counters.delivered(entries, no_ack=False)
+        self.consumer.deliver(self._queue, entries)
         if self._queue.tap is not None:
             self._queue.tap(self._queue, entries, self.consumer)
-        self.consumer.deliver(self._queue, entries)
 
     def _hand_over_later(self, entries: Sequence[LogEntry]) -> None:
         """Saved first, then sent: a crash in between loses them for the group, never repeats."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pamqp.commands import Basic
+from pamqp.commands import Basic, Queue
 from pamqp.header import ContentHeader
 
 from leveret.launch import ThreadedBroker, in_process_settings
@@ -109,3 +109,20 @@ def test_together_or_one_by_one_is_the_same(tmp_path: Path, seed: int) -> None:
     pieces = traffic(seed)
     whole = play(tmp_path / "together", pieces, together=True)
     assert whole == play(tmp_path / "apart", pieces, together=False)
+
+
+def test_what_waits_behind_an_error_is_not_published(tmp_path: Path) -> None:
+    """The declaration holds the channel until it is on disk; all the rest waits behind it."""
+    with (
+        ThreadedBroker(in_process_settings(data_dir=tmp_path)) as broker,
+        RawClient(*broker.amqp_address) as client,
+    ):
+        client.handshake("/")
+        channel = client.channel()
+        late = wire.publish(1, "", "q") + wire.encode(1, ContentHeader(0, 0))
+        lost = wire.publish(1, "missing", "") + wire.encode(1, ContentHeader(0, 0))
+        declare = wire.encode(1, Queue.Declare(queue="q", durable=True))
+        client.send_bytes(declare + lost + late + late)
+        channel.expect(Queue.DeclareOk)
+        channel.expect_close(404)
+        assert client.channel(2).ready("q") == 0

@@ -183,6 +183,17 @@ def test_refused_changes_name_who_asked(served: Served) -> None:
     assert entry["user"] == "" and entry["outcome"] == "401"
 
 
+def test_strangers_cannot_push_others_out_of_the_record(served: Served) -> None:
+    with served.client() as api, served.client(None) as nobody:
+        assert api.put("/api/vhosts/audited-before").status_code == 201
+        for _ in range(80):
+            assert nobody.delete("/api/queues/%2F/" + "x" * 2_000).status_code == 401
+        entries = _entries(api, count=70)
+        assert any("audited-before" in one["action"] + one["target"] for one in entries)
+        assert all(len(one["action"]) <= 500 for one in entries)
+        assert api.delete("/api/vhosts/audited-before").status_code == 204
+
+
 def test_changes_over_amqp_are_audited(served: Served) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(served.amqp_url))
     channel = connection.channel()

@@ -89,6 +89,7 @@ class Logins:
         self._key = os.urandom(32)
         self._cache: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
         self._jobs: dict[bytes, _Job] = {}
+        self._charged: dict[bytes, Charge] = {}
         self._lines: dict[str, deque[_Job]] = {}
         self._running = 0
         self._threads: Executor | None = None
@@ -136,8 +137,11 @@ class Logins:
             return self._admitted(user, host)
         if not passwords.is_quick(user.hashing):
             return None
+        charge = self.throttle.charge(source, name)
         if not passwords.verify_quick(user.password_hash, user.hashing, password):
+            self._charged[digest] = charge  # answered by a thread, as any wrong password is
             return None
+        self.throttle.give_back(charge)
         self._upgrade(user, password)
         self._remember(digest, user)
         self.throttle.welcome(source, name)
@@ -189,11 +193,12 @@ class Logins:
             self._start(job)
 
     def _start(self, job: _Job) -> None:
+        charged = self._charged.pop(job.digest, None)
         wait = self.throttle.wait(job.source, job.name)
-        if wait > 0:
+        if wait > 0 and charged is None:
             self._answer(job, Refused(Refusal.TOO_MANY, wait))
             return
-        job.charge = self.throttle.charge(job.source, job.name)
+        job.charge = charged or self.throttle.charge(job.source, job.name)
         self._running += 1
         loop = asyncio.get_running_loop()
         asked = self._pool().submit(passwords.verify, job.hashed or passwords.NOBODYS, job.password)
@@ -215,6 +220,7 @@ class Logins:
 
     def _answer(self, job: _Job, answer: User | Refused) -> None:
         del self._jobs[job.digest]
+        self._charged.pop(job.digest, None)
         for host, then in job.waiting:
             then(answer if isinstance(answer, Refused) else self._admitted(answer, host))
 

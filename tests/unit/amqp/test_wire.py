@@ -90,6 +90,15 @@ def test_a_message_that_is_too_large_ends_the_run_before_it():
     assert [call[0] for call in sink.calls] == ["publish", "publish", "refused"]
 
 
+def test_what_comes_before_a_malformed_message_of_a_run_is_handed_over():
+    wire, sink = open_wire(1)
+    good = publish_frames(1, "x", "k", body=b"good")
+    bad = publish_frames(1, "x", "k", b"\x00\x01", b"bad")
+    with pytest.raises(ProtocolError):
+        wire.receive(good + good + bad)
+    assert [call[-1] for call in sink.calls] == [b"good", b"good"]
+
+
 def test_handshake_header_then_start_ok():
     wire, states = Wire(Recorder(), 1024), []
     for piece in (PROTOCOL_HEADER[:3], PROTOCOL_HEADER[3:]):
