@@ -281,23 +281,15 @@ class Channel:
 
     def _ack_run(self, tags: list[int]) -> None:
         """Each alone, as the client sent them, but told to its queue together with the others."""
-        groups: dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]] = {}
-        taken, unknown = None, None
+        chosen: dict[int, Unacked] = {}
         for tag in tags:
             taken = self.unacked.pop(tag, None)
             if taken is None:
-                unknown = tag
                 break
-            entry, queue, consumer = taken
-            entries = groups.get((queue, consumer))
-            if entries is None:
-                groups[queue, consumer] = [entry]
-            else:
-                entries.append(entry)
-        for (queue, consumer), entries in groups.items():
-            self._settle(queue, entries, consumer, Outcome.ACK)
-        if unknown is not None:
-            raise PreconditionFailed(f"unknown delivery tag {unknown}")
+            chosen[tag] = taken
+        self.settle_all(chosen, Outcome.ACK)
+        if len(chosen) < len(tags):
+            raise PreconditionFailed(f"unknown delivery tag {tags[len(chosen)]}")
 
     def _reject(self, method: Any) -> None:
         outcome = Outcome.REQUEUE if method.requeue else Outcome.REJECT
