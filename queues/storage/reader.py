@@ -8,7 +8,7 @@ error that says nothing about the data is raised: the caller tries again.
 """
 
 import sqlite3
-from asyncio import Lock
+from asyncio import Future, ensure_future, shield, wait
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -30,8 +30,8 @@ class Reader:
 
     def __init__(self, database: Path) -> None:
         self._database = database
-        self._connection: aiosqlite.Connection | None = None
-        self._opening = Lock()
+        self._opening: Future[aiosqlite.Connection] | None = None
+        self._closed = False
 
     async def load(self, message_ids: Sequence[int]) -> list[StoredMessage | Rotten]:
         found: dict[int, StoredMessage | Rotten] = {}
@@ -65,23 +65,40 @@ class Reader:
         return tuple(*rows)
 
     async def _open(self) -> aiosqlite.Connection:
-        async with self._opening:
-            if self._connection is None:
-                address = f"file:{quote(str(self._database))}?mode=ro"
-                connection = aiosqlite.connect(address, uri=True, isolation_level=None)
-                # A process that ends without closing its store must still end.
-                connection._thread.daemon = True
-                await connection
-                connection.text_factory = bytes
-                for statement in statements.AT_READER_START:
-                    await connection.execute_fetchall(statement)
-                self._connection = connection
-            return self._connection
+        """A caller that is cancelled leaves the opening to the others, and to `close`."""
+        if self._closed:
+            raise StoreError("cannot read content: the store is closed")
+        if self._opening is None or _failed(self._opening):
+            self._opening = ensure_future(_connect(self._database))
+        return await shield(self._opening)
 
     async def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        """Nothing runs on the connection's thread any more, whoever was waiting for it."""
+        self._closed = True
+        if self._opening is not None:
+            await wait([self._opening])
+            if not _failed(self._opening):
+                await self._opening.result().close()
+
+
+async def _connect(database: Path) -> aiosqlite.Connection:
+    address = f"file:{quote(str(database))}?mode=ro"
+    connection = aiosqlite.connect(address, uri=True, isolation_level=None)
+    # A process that ends without closing its store must still end.
+    connection._thread.daemon = True
+    await connection
+    try:
+        connection.text_factory = bytes
+        for statement in statements.AT_READER_START:
+            await connection.execute_fetchall(statement)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+def _failed(opening: Future[aiosqlite.Connection]) -> bool:
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
 
 def is_damage(error: sqlite3.DatabaseError) -> bool:

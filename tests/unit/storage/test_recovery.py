@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import tempfile
+import threading
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from leveret.model.store import (
     QueueDefinition,
     Retention,
     Snapshot,
+    StoreError,
     TopicPermissionDefinition,
     UserDefinition,
     VhostDefinition,
@@ -366,3 +368,27 @@ async def play(directory: Path, story: list[tuple]) -> None:  # type: ignore[typ
 def test_every_history_folds_to_what_the_queues_held(story: list[tuple]):  # type: ignore[type-arg]
     with tempfile.TemporaryDirectory(dir=quick_disk()) as directory:
         asyncio.run(play(Path(directory), story))
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+@pytest.mark.parametrize("steps", range(5))
+async def test_closing_ends_a_read_wherever_it_is(tmp_path: Path, steps: int, given_up: bool):
+    """What it has left to another thread must not outlive the loop."""
+    harness = Harness(tmp_path)
+    harness.declare()
+    harness.publish()
+    await harness.durable()
+    before = set(threading.enumerate())
+    reading = asyncio.ensure_future(harness.store.load([1]))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    readers = set(threading.enumerate()) - before
+    if given_up:
+        reading.cancel()
+    await harness.close()
+    for reader in readers:
+        reader.join(1)
+        assert not reader.is_alive()
+    [answer] = await asyncio.gather(reading, return_exceptions=True)
+    wanted = asyncio.CancelledError if given_up else StoreError if steps == 0 else list
+    assert isinstance(answer, wanted)
