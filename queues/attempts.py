@@ -35,10 +35,16 @@ def worn(options: QueueOptions, entries: Sequence[Entry]) -> list[Entry]:
 
 def is_worn(options: QueueOptions, entry: Entry) -> bool:
     """Whether it has come back too often; if not, its next receiver is told how often it has."""
-    if options.delivery_limit is None or not entry.returns:
+    if not entry.returns or not options.counts_returns:
         return False
-    if entry.returns > options.delivery_limit:
+    if options.delivery_limit is not None and entry.returns > options.delivery_limit:
         return True
+    tell_returns(entry)
+    return False
+
+
+def tell_returns(entry: Entry) -> None:
+    """Write on a message how often it has come back."""
     message = entry.message
     marked = message.with_properties(
         edit_headers(message.properties, frozenset(), {"x-delivery-count": entry.returns})
@@ -46,12 +52,11 @@ def is_worn(options: QueueOptions, entry: Entry) -> bool:
     marked.id, marked.time_ms, marked.origin = message.id, message.time_ms, message.origin
     marked.stored, marked.keep = message.stored, message.keep
     entry.message = marked
-    return False
 
 
 def attempts_of(queue: ClassicQueue) -> tuple[Live, ...]:
     """For a snapshot: the messages that were handed out, by how often."""
-    if queue.options.delivery_limit is None or queue.paging is None:
+    if not queue.options.counts_returns or queue.paging is None:
         return ()
     times = dict(queue.paging.attempts)
     times |= {entry.id: entry.returns for entry in queue.ready if entry.returns}

@@ -18,7 +18,7 @@ from leveret.model.errors import AccessRefused
 from leveret.model.history import EventKind, Keep
 from leveret.model.message import Message
 from leveret.model.store import Live
-from queues.attempts import attempts_of, worn
+from queues.attempts import attempts_of, tell_returns, worn
 from queues.backlog import Backlog
 from queues.burial import Burial, stored_ids
 from queues.counters import QueueCounters
@@ -209,7 +209,7 @@ class ClassicQueue:
 
     def _tell_journal(self) -> None:
         if self.journal is not None:
-            self.journal.counts_attempts = self.options.delivery_limit is not None
+            self.journal.counts_attempts = self.options.counts_returns
 
     def used(self) -> None:
         """Somebody declared, polled or consumed: the queue's own expiry starts anew."""
@@ -350,6 +350,8 @@ class ClassicQueue:
         if not self._may_deliver():
             return None
         entry = self.ready.popleft()
+        if self.options.is_quorum and not entry.returns:
+            tell_returns(entry)  # RabbitMQ says 0 to who polls, and nothing yet to a consumer
         if self.journal is not None:
             self.journal.got(entry, actor)
         self._leave_ready([entry], no_ack, actor)

@@ -47,6 +47,7 @@ class QueueOptions:
     delivery_limit: int | None = None
     consumer_timeout: int | None = None
     deduplicates: bool = False
+    is_quorum: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -58,6 +59,11 @@ class QueueOptions:
             and self.max_priority is None
             and not self.deduplicates
         )
+
+    @property
+    def counts_returns(self) -> bool:
+        """Whether receivers are told how often a message came back."""
+        return self.is_quorum or self.delivery_limit is not None
 
     @property
     def has_length_limit(self) -> bool:
@@ -126,6 +132,7 @@ def options_of(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> Queue
         delivery_limit=None if limit is None or limit < 0 else limit,
         consumer_timeout=_smaller(arguments, policy, "consumer-timeout"),
         deduplicates=arguments.get("x-message-deduplication") is True,
+        is_quorum=is_quorum,
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Death = dict[str, Any]
 _MOST_KEPT = 4_096
 _LONGEST_TABLE = 4_096
-_TOLD = (b"CC", b"-death")
+_TOLD = (b"CC", b"-death", b"x-delivery-count")
 """Signs, somewhere in its properties, of a message that has to be taken apart."""
 
 
@@ -92,11 +92,13 @@ def dead_message(
     """The message as it goes on; `headers` become its headers. Nothing is decoded twice."""
     own_key = queue.options.dead_letter_key
     added = _inscription(deaths, _death(queue, message, reason, headers, now_ms))
-    removed = frozenset({"CC", "BCC"} if own_key is not None else {"BCC"})
+    removed = {"CC", "BCC"} if own_key is not None else {"BCC"}
+    if queue.options.counts_returns:
+        removed.add("x-delivery-count")  # how often it came back to a queue that it has left
     properties = message.properties
     if message.scan.expiration is not None:
         properties = replace(properties, "expiration", None)
-    headers.properties = properties = edit_headers(properties, removed, added)
+    headers.properties = properties = edit_headers(properties, frozenset(removed), added)
     for name in removed:
         headers.pop(name, None)
     headers.update(added)
