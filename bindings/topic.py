@@ -2,7 +2,8 @@
 
 `*` is exactly one word (an empty word counts), `#` is any number of words, none included. The
 empty key has no words: `#` matches it and `*` does not. At most two `#` words in a binding key,
-which bounds the ways one key can match one binding.
+which bounds the ways one key can match one binding. A place in the trie is visited once for each
+place in the key at most, so a match costs no more than the product of the two lengths.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class TopicMatcher:
         words = split_words(routing_key)
         last = len(words)
         stack, seen = [(self._root, 0)], set()
+        entered: dict[_Node, int] = {}  # from this word on, what follows a '#' has been tried
         while stack:
             node, index = stack.pop()
             if index == last and node.bindings and id(node) not in seen:
@@ -87,4 +89,7 @@ class TopicMatcher:
                         stack.append((child, index + 1))
             wild = children.get("#")
             if wild is not None:
-                stack.extend((wild, skipped) for skipped in range(index, last + 1))
+                tried = entered.get(wild, last + 1)
+                if index < tried:
+                    entered[wild] = index
+                    stack.extend((wild, skipped) for skipped in range(index, tried))

@@ -53,3 +53,29 @@ def test_a_trie_without_bindings_is_empty_again():
     matcher.remove(gone)
     matcher.remove(kept)
     assert not matcher._root.children
+
+
+class Counting(dict):
+    """The children of a node, counting how often one is looked for."""
+
+    looks = 0
+
+    def get(self, *arguments):
+        Counting.looks += 1
+        return super().get(*arguments)
+
+
+def count_looks(node):
+    node.children = Counting(node.children)
+    return 1 + sum(count_looks(child) for child in node.children.values())
+
+
+def test_r35_worst_pattern_costs_no_more_than_the_product_of_the_lengths():
+    key = ".".join("a" * 128)
+    pattern = ".".join(["#", *"a" * 40, "#", *"a" * 60, "b"])
+    matcher = TopicMatcher()
+    matcher.add(binding(pattern, "q"))
+    nodes = count_looks(matcher._root)
+    Counting.looks = 0
+    assert list(matcher.match(key, {})) == []
+    assert 0 < Counting.looks <= 3 * nodes * 129  # it was fifteen times as much
