@@ -55,7 +55,7 @@ def test_a_trie_without_bindings_is_empty_again():
     assert not matcher._root.children
 
 
-class Counting(dict):
+class Counting(dict[str, object]):
     """The children of a node, counting how often one is looked for."""
 
     looks = 0
