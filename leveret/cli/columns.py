@@ -6,6 +6,7 @@ A `Listing` maps a column's name, as rabbitmqctl calls it, to a dotted path in t
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,9 +26,13 @@ class Listing:
         names = [name for word in asked or () for name in word.split(",") if name]
         for name in names:
             if name not in self.paths and "." not in name:
-                known = ", ".join(sorted(self.paths))
-                raise CliError(f"unknown column {name!r}; known are {known}.", ExitCode.USAGE)
+                raise CliError(f"unknown column {name!r}; {self._hint(name)}", ExitCode.USAGE)
         return names or list(self.default)
+
+    def _hint(self, name: str) -> str:
+        known = f"known are {', '.join(sorted(self.paths))}."
+        nearest = difflib.get_close_matches(name, self.paths, n=1)
+        return f"did you mean {nearest[0]}? {known[0].upper()}{known[1:]}" if nearest else known
 
     def fields(self, columns: Iterable[str]) -> str:
         """The `columns` query that fetches no more than is shown."""

@@ -2,7 +2,8 @@
 
 Invariant: this module imports nothing but the standard library until the command line is known to
 be right, then `leveret.config` and `leveret.launch`. A wrong setting is one sentence on standard
-error and exit code 1; a wrong flag is argparse's usage message and exit code 2.
+error and exit code 1; a wrong flag is argparse's usage message, with the flag that may have been
+meant, and exit code 2.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 SUMMARY = "Run the broker: AMQP 0-9-1 on one port, the HTTP API and web UI on another."
 _EPILOG = """\
@@ -29,10 +31,29 @@ def _setting(text: str) -> tuple[str, str]:
     return key.strip().replace("-", "_"), value
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Ends with what may have been meant, if a flag is unknown."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown != message:
+            message = f"unknown: {unknown}{self._hint(unknown.split()[0])}"
+        super().error(message)
+
+    def _hint(self, word: str) -> str:
+        import difflib
+
+        from leveret.config import KEYS
+
+        flag = word.partition("=")[0]
+        setting = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and setting in KEYS:
+            return f"; did you mean --set {setting}=...?"
+        nearest = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+        return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="leveret serve", description=SUMMARY, epilog=_EPILOG, allow_abbrev=False
-    )
+    parser = _Parser(prog="leveret serve", description=SUMMARY, epilog=_EPILOG, allow_abbrev=False)
     add = parser.add_argument
     add("--config", metavar="FILE", type=Path, help="TOML file with settings")
     add("--data-dir", metavar="DIR", help="directory for everything that survives a restart")

@@ -117,6 +117,7 @@ def test_empty_name_is_refused(server, cli):
 def test_unknown_column_names_the_known_ones(server, cli):
     assert "known are auto_delete" not in cli("list_vhosts", "nope").err
     assert "known are cluster_state, default_queue_type" in cli("list_vhosts", "nope").err
+    assert "unknown column 'nam'; did you mean name? Known are" in cli("list_vhosts", "nam").err
 
 
 def test_login_in_the_url_is_used_and_never_shown(server, cli):

@@ -89,6 +89,21 @@ def test_wrong_flags_exit_2(launched, cli, flags):
     assert ended.err.startswith("usage: leveret serve")
 
 
+@pytest.mark.parametrize(
+    ("flags", "meant"),
+    [
+        (("--amqp-prt", "1"), "; did you mean --amqp-port?\n"),
+        (("--memroy",), "; did you mean --memory?\n"),
+        (("--frame-max=8192",), "; did you mean --set frame_max=...?\n"),
+        (("surplus",), "error: unknown: surplus\n"),
+    ],
+)
+def test_an_unknown_flag_is_told_what_may_have_been_meant(launched, cli, flags, meant):
+    ended = cli("serve", *flags)
+    assert (ended.code, launched) == (2, [])
+    assert ended.err.endswith(meant)
+
+
 @pytest.mark.parametrize("line", [("serve", "--help"), ("-q", "serve", "--help")])
 def test_help_comes_from_the_same_parser_on_both_paths(launched, cli, line):
     ended = cli(*line)
