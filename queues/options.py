@@ -76,17 +76,21 @@ def _whole(lowest: int, highest: int = LONGEST_MS) -> Callable[[Any], bool]:
     )
 
 
+def _one_of(*known: str) -> Callable[[Any], bool]:
+    return lambda value: value in known
+
+
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "x-message-ttl": ("a whole number of milliseconds from 0", _whole(0)),
     "x-expires": ("a whole number of milliseconds from 1", _whole(1)),
     "x-max-length": ("a whole number from 0", _whole(0, 1 << 62)),
     "x-max-length-bytes": ("a whole number from 0", _whole(0, 1 << 62)),
-    "x-overflow": (f"one of {', '.join(Overflow)}", lambda value: value in tuple(Overflow)),
+    "x-overflow": (f"one of {', '.join(Overflow)}", _one_of(*Overflow)),
     "x-dead-letter-exchange": ("a string", lambda value: isinstance(value, str)),
     "x-dead-letter-routing-key": ("a string", lambda value: isinstance(value, str)),
     "x-dead-letter-strategy": (
         "at-most-once or at-least-once",
-        lambda value: value in ("at-most-once", "at-least-once"),
+        _one_of("at-most-once", "at-least-once"),
     ),
     "x-max-priority": ("a whole number from 0 to 255", _whole(0, 255)),
     "x-single-active-consumer": ("a boolean", lambda value: isinstance(value, bool)),
@@ -95,6 +99,22 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "x-cache-size": ("a whole number from 1", _whole(1, 1 << 31)),
     "x-cache-ttl": ("a whole number of milliseconds from 1", _whole(1)),
     "x-delivery-limit": ("a whole number from -1", _whole(-1, 1 << 62)),
+    "x-queue-mode": ("default or lazy", _one_of("default", "lazy")),
+    "x-queue-version": ("1 or 2", _whole(1, 2)),
+    "x-queue-master-locator": (
+        "one of min-masters, client-local, random",
+        _one_of("min-masters", "client-local", "random"),
+    ),
+    "x-queue-leader-locator": (
+        "one of client-local, balanced, least-leaders, random",
+        _one_of("client-local", "balanced", "least-leaders", "random"),
+    ),
+    "x-initial-cluster-size": ("a whole number from 1", _whole(1, 1 << 31)),
+    "x-quorum-initial-group-size": ("a whole number from 1", _whole(1, 1 << 31)),
+    "x-quorum-target-group-size": ("a whole number from 1", _whole(1, 1 << 31)),
+    "x-max-in-memory-length": ("a whole number from 0", _whole(0, 1 << 62)),
+    "x-max-in-memory-bytes": ("a whole number from 0", _whole(0, 1 << 62)),
+    "x-stream-filter-size-bytes": ("a whole number from 16 to 255", _whole(16, 255)),
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leveret.model.errors import PreconditionFailed
+from queues.kinds import QUEUE_KINDS, REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,6 @@ class QueueSpec:
         )
 
 
-QUEUE_KINDS = ("classic", "quorum", "stream")
-
-
 def check_default_kind(kind: object) -> None:
     """Refuse a default type for new queues that nobody has heard of."""
     if kind not in QUEUE_KINDS:
@@ -42,12 +40,16 @@ def check_default_kind(kind: object) -> None:
 
 
 def check_kind(spec: QueueSpec, where: str) -> None:
-    """Refuse queue types nobody has heard of."""
+    """Refuse queue types nobody has heard of, and arguments that belong to another type."""
     kind = spec.arguments.get("x-queue-type", "classic")
     if kind not in QUEUE_KINDS:
         raise PreconditionFailed(
             f"invalid arg 'x-queue-type' for {where}: unknown type {kind!r}; "
             f"known are {', '.join(QUEUE_KINDS)}"
+        )
+    for name in sorted(REFUSED[kind] & spec.arguments.keys()):
+        raise PreconditionFailed(
+            f"invalid arg '{name}' for {where} of queue type rabbit_{kind}_queue"
         )
     if kind == "quorum":
         check_properties(spec, where)

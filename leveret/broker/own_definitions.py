@@ -11,36 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from leveret.broker.policy_keys import OWN_KEYS
+from queues.kinds import REFUSED_BY_RABBITMQ
 
 Row = dict[str, Any]
 SECTION = "leveret"
 
-_EVERY_QUEUE = frozenset({"x-queue-type", "x-queue-leader-locator", "x-max-length-bytes"})
-_LIMITED = _EVERY_QUEUE | {
-    "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
-    "x-max-length", "x-overflow", "x-single-active-consumer",
-}  # fmt: skip
-_KNOWN: dict[str, frozenset[str]] = {
-    "classic": _LIMITED
-    | {"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"},
-    "quorum": _LIMITED
-    | {
-        "x-dead-letter-strategy", "x-delivery-limit", "x-quorum-initial-group-size",
-        "x-max-in-memory-length", "x-max-in-memory-bytes", "x-quorum-target-group-size",
-    },
-    "stream": _EVERY_QUEUE
-    | {
-        "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size",
-        "x-stream-filter-size-bytes",
-    },
-}  # fmt: skip
-_JUDGED = frozenset[str]().union(*_KNOWN.values())
-"""RabbitMQ lets arguments pass that none of its types of queue has."""
-
 
 def own_arguments(kind: str, arguments: Mapping[str, Any]) -> Row:
     """Arguments that RabbitMQ would refuse for a queue of this type."""
-    foreign = _JUDGED - _KNOWN.get(kind, _KNOWN["classic"])
+    foreign = REFUSED_BY_RABBITMQ.get(kind, REFUSED_BY_RABBITMQ["classic"])
     own = {name: value for name, value in arguments.items() if name in foreign}
     if kind == "quorum" and arguments.get("x-overflow") == "reject-publish-dlx":
         own["x-overflow"] = arguments["x-overflow"]

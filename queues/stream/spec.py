@@ -14,11 +14,6 @@ from queues.spec import QueueSpec, check_properties
 
 MAX_PARTITIONS = 1_000
 LONGEST_SYNC_INTERVAL_MS = 60_000
-_NOT_FOR_LOGS = (
-    "x-message-ttl", "x-expires", "x-dead-letter-exchange", "x-dead-letter-routing-key",
-    "x-max-length", "x-max-priority", "x-overflow", "x-single-active-consumer", "x-queue-mode",
-    "x-delivery-limit",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +33,6 @@ class LogSpec:
 
 def parse_log_spec(spec: QueueSpec, where: str) -> LogSpec:
     check_properties(spec, where)
-    for name in _NOT_FOR_LOGS:
-        if name in spec.arguments:
-            raise PreconditionFailed(
-                f"invalid arg '{name}' for {where} of queue type rabbit_stream_queue"
-            )
     read = _Arguments(spec.arguments, spec.type_names, where)
     segment = read.whole("x-stream-max-segment-size-bytes") or DEFAULT_SEGMENT_BYTES
     if segment > MAX_SEGMENT_BYTES:
