@@ -1,4 +1,4 @@
-"""Every route, as nobody and as each role, in one's own vhost and in another's."""
+"""R-42: every route, as nobody and as each role, in one's own vhost and in another's."""
 
 from __future__ import annotations
 
@@ -104,12 +104,31 @@ def _ask(client: httpx.Client, line: str, rule: Rule, vhost: str) -> int:
 @pytest.mark.parametrize("line", RULES)
 def test_nobody_gets_in_without_login(clients: dict[str, httpx.Client], line: str) -> None:
     rule = RULES[line]
-    status = _ask(clients["nobody"], line, rule, OWN)
-    assert (status == 401) is (rule.needs is not Needs.NOTHING), status
-    assert status < 500
-    if rule.needs is not Needs.NOTHING:
-        assert _ask(clients["plain"], line, rule, OWN) == 401
-        assert _ask(clients["liar"], line, rule, OWN) in (401, 429)
+    for vhost in (OWN, OTHER):
+        status = _ask(clients["nobody"], line, rule, vhost)
+        assert (status == 401) is (rule.needs is not Needs.NOTHING), status
+        assert status < 500
+        if rule.needs is not Needs.NOTHING:
+            assert _ask(clients["plain"], line, rule, vhost) == 401
+            assert _ask(clients["liar"], line, rule, vhost) in (401, 429)
+
+
+METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE", "TRACE")
+
+
+@pytest.mark.parametrize("path", sorted({line.split()[1] for line in RULES}))
+def test_no_other_method_opens_a_route(clients: dict[str, httpx.Client], path: str) -> None:
+    """HEAD is GET, and so needs the same; what is not in the table is answered to nobody."""
+    listed = {line.split()[0] for line in RULES if line.split()[1] == path}
+    for method in METHODS:
+        if method in listed:
+            continue
+        rule = RULES.get(f"GET {path}", Rule(Needs.A_TAG))
+        status = _ask(clients["nobody"], f"{method} {path}", rule, OWN)
+        if method == "HEAD" and rule.needs is Needs.NOTHING:
+            assert status == 200
+        else:
+            assert status in (401, 404, 405), (method, status)
 
 
 @pytest.mark.parametrize("line", RULES)
@@ -131,7 +150,10 @@ def _only_looks(line: str) -> bool:
     return line.startswith(("GET", "POST /api/route/"))
 
 
-@pytest.mark.parametrize("line", [line for line, rule in RULES.items() if rule.in_vhost])
+ABOUT_A_VHOST = [line for line, rule in RULES.items() if rule.in_vhost or "{vhost}" in line]
+
+
+@pytest.mark.parametrize("line", ABOUT_A_VHOST)
 def test_roles_in_other_vhost(broker: Served, clients: dict[str, httpx.Client], line: str) -> None:
     """Monitoring users and administrators may look; to change things takes permissions."""
     rule = RULES[line]
