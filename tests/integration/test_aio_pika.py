@@ -49,11 +49,11 @@ async def test_message_is_requeued_when_processing_fails(connection):
     channel = await connection.channel()
     queue = await channel.declare_queue(exclusive=True)
     await channel.default_exchange.publish(Message(b"again"), queue.name)
-    first = await queue.get(timeout=5)
+    first = await queue.get(timeout=30)
     with pytest.raises(RuntimeError):
         async with first.process(requeue=True):
             raise RuntimeError
-    second = await queue.get(timeout=5)
+    second = await queue.get(timeout=30)
     assert second.redelivered
     await second.ack()
 
@@ -67,7 +67,7 @@ async def test_topic_and_headers_exchanges(connection, name):
     await queue.bind(headers, arguments={"x-match": "any", "kind": "hare", "size": 2})
     await topic.publish(Message(b"topic"), "a.b.c")
     await headers.publish(Message(b"headers", headers={"kind": "fox", "size": 2}), "")
-    assert [(await queue.get(timeout=5, no_ack=True)).body for _ in range(2)] == [
+    assert [(await queue.get(timeout=30, no_ack=True)).body for _ in range(2)] == [
         b"topic",
         b"headers",
     ]
@@ -91,8 +91,8 @@ async def test_transaction(connection):
         async with channel.transaction():
             await channel.default_exchange.publish(Message(b"dropped"), queue.name)
             raise RuntimeError
-    assert (await queue.get(timeout=5, no_ack=True)).body == b"kept"
-    assert await queue.get(timeout=5, fail=False) is None
+    assert (await queue.get(timeout=30, no_ack=True)).body == b"kept"
+    assert await queue.get(timeout=30, fail=False) is None
 
 
 async def test_robust_connection_restores_its_consumer(broker, name):
@@ -114,15 +114,15 @@ async def test_robust_connection_restores_its_consumer(broker, name):
 
             await queue.consume(on_message)
             await exchange.publish(Message(b"before"), "")
-            assert await asyncio.wait_for(got.get(), 5) == b"before"
+            assert await asyncio.wait_for(got.get(), 30) == b"before"
 
             back = asyncio.Event()
             connection.reconnect_callbacks.add(lambda *_: back.set())
             proxy.cut()
-            await asyncio.wait_for(back.wait(), 10)
+            await asyncio.wait_for(back.wait(), 30)
             await channel.ready()
             await exchange.publish(Message(b"after"), "")
-            assert await asyncio.wait_for(got.get(), 10) == b"after"
+            assert await asyncio.wait_for(got.get(), 30) == b"after"
             assert proxy.accepted >= 2
 
 
@@ -161,6 +161,6 @@ async def test_master_worker_pattern(url, name):
         worker = await master.create_worker(task_name, work, auto_delete=True)
         for number in range(10):
             await master.create_task(task_name, {"number": number})
-        finished = {await asyncio.wait_for(done.get(), 5) for _ in range(10)}
+        finished = {await asyncio.wait_for(done.get(), 30) for _ in range(10)}
         assert finished == set(range(10))
         await worker.close()

@@ -15,7 +15,7 @@ from celery.backends.rpc import RPCBackend
 from tests.integration import celery_tasks
 from tests.support.brokers import ROOT
 
-WAIT = 20
+WAIT = 60
 WORKER = (
     sys.executable,
     "-m",
@@ -84,14 +84,14 @@ def test_retry(tasks):
 def test_countdown(tasks):
     sent = time.time()
     started = tasks.now.apply_async(countdown=0.6).get(timeout=WAIT)
-    assert 0.5 < started - sent < 10
+    assert started - sent > 0.5
 
 
 def test_countdown_tasks_do_not_block_the_others(tasks):
     # More delayed tasks than the prefetch: the worker must raise it on its running consumer.
-    delayed = [tasks.now.apply_async(countdown=4) for _ in range(4)]
-    at_once = tasks.now.delay().get(timeout=WAIT)
-    assert at_once < min(result.get(timeout=WAIT) for result in delayed)
+    delayed = [tasks.now.apply_async(countdown=3600) for _ in range(4)]
+    tasks.now.delay().get(timeout=WAIT)
+    assert not any(result.ready() for result in delayed)
 
 
 def test_group(tasks):
@@ -118,7 +118,7 @@ def test_reject_requeues(tasks):
 
 
 def test_remote_control(tasks):
-    (registered,) = tasks.app.control.inspect(timeout=1).registered().values()
+    (registered,) = tasks.app.control.inspect(timeout=WAIT, limit=1).registered().values()
     assert "third_time_lucky" in registered
 
 

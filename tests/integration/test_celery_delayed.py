@@ -14,7 +14,7 @@ from celery.backends.rpc import RPCBackend
 from tests.integration import celery_delayed
 from tests.support.brokers import ROOT
 
-WAIT = 30
+WAIT = 60
 WORKER = (
     sys.executable, "-m", "celery", "-A", "tests.integration.celery_delayed", "worker",
     "--pool=threads", "--concurrency=2", "--loglevel=WARNING",

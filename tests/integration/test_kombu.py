@@ -17,7 +17,7 @@ def connection(url):
         yield connection
 
 
-def drain(connection, timeout=5.0):
+def drain(connection, timeout=30.0):
     connection.drain_events(timeout=timeout)
 
 
@@ -64,7 +64,7 @@ def test_compression_and_pickled_types(connection, name):
 def test_simple_queue(connection, name):
     simple = connection.SimpleQueue(name(), queue_opts={"auto_delete": True}, no_ack=False)
     simple.put({"hello": "world"})
-    message = simple.get(timeout=5)
+    message = simple.get(timeout=30)
     assert message.payload == {"hello": "world"}
     message.ack()
     with pytest.raises(simple.Empty):

@@ -11,7 +11,7 @@ import pytest
 from tests.support.brokers import ROOT
 
 LESSONS = ROOT / "examples" / "tutorials"
-SECONDS = 30
+SECONDS = 60
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pamqp.commands import Connection
 
 from tests.support import wire
 from tests.support.brokers import running_leveret
-from tests.support.fixtures import SHORT_LIMITS
+from tests.support.fixtures import WITHOUT_HTTP
 from tests.support.rawclient import ConnectionEndedError, NothingCameError
 
 LOGIN_REFUSED = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN."
@@ -57,16 +57,27 @@ def test_c001_amqp_0_8_header(raw, expected):
     assert first[:4] == expected(leveret=wire.PROTOCOL_HEADER[:4], rabbitmq=b"\x01\0\0\0")
 
 
-def test_c002_unfinished_handshake_is_dropped_silently(raw, expected):
-    limit = expected(leveret=2, rabbitmq=10)
-    mute, halfway, unanswered = raw(), raw(), raw()
+@pytest.fixture
+def hasty(broker):
+    """A broker that does not wait long for a handshake, and how long it waits."""
+    if broker.is_rabbitmq:
+        yield broker, 10
+        return
+    limit = {"LEVERET_HANDSHAKE_TIMEOUT": "3"}
+    with running_leveret(environment=WITHOUT_HTTP | limit) as target:
+        yield target, 3
+
+
+def test_c002_unfinished_handshake_is_dropped_silently(hasty):
+    target, limit = hasty
     began = time.monotonic()
-    halfway.send_bytes(wire.PROTOCOL_HEADER[:5])
-    unanswered.start()
-    for client in (mute, halfway, unanswered):
-        with pytest.raises(ConnectionEndedError):
-            client.next_frame(limit + 3)
-    assert limit - 0.5 < time.monotonic() - began < limit + 3
+    with target.socket() as unanswered, target.socket() as mute, target.socket() as halfway:
+        unanswered.start()
+        halfway.send_bytes(wire.PROTOCOL_HEADER[:5])
+        for client in (mute, halfway, unanswered):
+            with pytest.raises(ConnectionEndedError):
+                client.next_frame()
+    assert time.monotonic() - began > limit - 0.5
 
 
 @pytest.mark.parametrize(
@@ -85,7 +96,7 @@ def test_c004_bad_login_without_the_capability_is_dropped_after_a_delay(raw):
     began = time.monotonic()
     client.login("guest", "wrong", capabilities={})
     with pytest.raises(ConnectionEndedError):
-        client.next_frame(8)
+        client.next_frame()
     assert time.monotonic() - began > 0.9
 
 
@@ -97,7 +108,7 @@ def test_c005_unknown_mechanism(raw, expected):
         client.expect_close(503)
     else:
         with pytest.raises(ConnectionEndedError):
-            client.next_frame(8)
+            client.next_frame()
 
 
 def test_c005_amqplain_is_understood(raw, broker):
@@ -145,7 +156,7 @@ def test_c007_tune_ok_outside_the_offer_is_refused(raw, broker, expected):
             client.expect_close(530)
         else:
             with pytest.raises(ConnectionEndedError):
-                client.expect(Connection.OpenOk, timeout=8)
+                client.expect(Connection.OpenOk)
                 pytest.fail(why)
 
 
@@ -168,7 +179,7 @@ def test_c008_server_capabilities(raw):
 
 def test_c009_heartbeats(connect):
     silent, chatty, off = connect(heartbeat=1), connect(heartbeat=1), connect()
-    trickle = [bytes([octet]) for octet in wire.frame(wire.HEARTBEAT, 0) * 3]
+    trickle = [bytes([octet]) for octet in wire.frame(wire.HEARTBEAT, 0) * 30]
     began = time.monotonic()
     beats = 0
     with pytest.raises(ConnectionEndedError):
@@ -180,7 +191,7 @@ def test_c009_heartbeats(connect):
                 continue
             assert frame == (wire.HEARTBEAT, 0, b"")
             beats += 1
-    assert 1.5 < time.monotonic() - began < 6
+    assert time.monotonic() - began > 1.5
     assert beats >= 2
     chatty.send_bytes(b"".join(trickle))
     assert chatty.next_frame() == (wire.HEARTBEAT, 0, b"")
@@ -301,7 +312,7 @@ def test_c015_after_the_servers_close_everything_else_is_ignored(client, connect
 
 def test_c016_operator_ends_the_connection(client, broker, expected):
     if expected(leveret=True, rabbitmq=False):
-        with running_leveret(environment=SHORT_LIMITS) as other, other.connect() as client:
+        with running_leveret(environment=WITHOUT_HTTP) as other, other.connect() as client:
             os.kill(other.pid, signal.SIGTERM)
             client.expect_close(320, "CONNECTION_FORCED")
         return
@@ -317,7 +328,7 @@ def close_through_http(broker, client):
     )
     login = b64encode(f"{broker.user}:{broker.password}".encode()).decode()
     request.add_header("Authorization", f"Basic {login}")
-    deadline = time.monotonic() + 8  # the management database learns of connections by and by
+    deadline = time.monotonic() + 30  # the management database learns of connections by and by
     while True:
         try:
             urllib.request.urlopen(request).close()

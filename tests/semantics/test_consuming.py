@@ -329,7 +329,6 @@ def test_c134_a_delivery_nobody_acks_costs_the_channel(
         late.get_one(queue, no_ack=False)
     # RabbitMQ 3.10 knows no such argument, only a setting, and looks once a minute.
     if expected(leveret=True, rabbitmq=False):
-        late.client.timeout = 30
         close = late.expect_close(406, "delivery acknowledgement on channel 1 timed out")
         assert (close.class_id, close.method_id) == (0, 0)
         channel.wait_ready(queue, 1)

@@ -111,19 +111,34 @@ def test_c090_no_time_and_no_room_are_legal(channel, make):
 
 
 def test_c091_an_unused_queue_expires_and_buries_nothing(channel, source, grave):
-    queue = source(expires=500)
+    queue = source(expires=1500)
     channel.fill(queue, "a")
-    time.sleep(1.2)  # looking would keep it
+    channel.confirm_select()
+    while is_there(channel, queue):
+        time.sleep(0.1)
     channel.refused(Queue.Declare(queue=queue, passive=True), 404)
     channel.open()
     assert channel.ready(grave) == 0
 
 
+def is_there(channel, queue):
+    """By publishing to it; looking would keep it."""
+    channel.publish("", queue, mandatory=True)
+    answer = channel.client.next_on(channel.number).decode()
+    if isinstance(answer, Basic.Return):
+        for _ in ("header", "body"):
+            channel.client.next_on(channel.number)
+        channel.expect(Basic.Ack)
+        return False
+    assert isinstance(answer, Basic.Ack)
+    return True
+
+
 @pytest.mark.parametrize("how", ["get", "declare"])
 def test_c091_polling_or_declaring_keeps_it(channel, make, how):
-    queue = make(expires=1500)
-    for _ in range(9):
-        time.sleep(0.2)
+    queue = make(expires=3000)
+    for _ in range(14):
+        time.sleep(0.25)
         if how == "get":
             channel.get(queue)
         else:
@@ -191,11 +206,11 @@ def test_c103_expiration_zero(channel, source, grave):
 
 
 def test_c115_requeued_past_its_time_it_expires(channel, source, grave):
-    queue = source(message_ttl=600)
+    queue = source(message_ttl=2500)
     channel.publish("", queue)
     channel.wait_ready(queue, 1)
     tag = channel.get_one(queue, no_ack=False).tag
-    time.sleep(0.7)
+    time.sleep(2.6)
     channel.nack(tag)
     assert death(buried(channel, grave))["reason"] == "expired"
 

@@ -11,17 +11,17 @@ from pamqp.commands import Basic, Connection, Exchange, Queue
 
 from tests.support import wire
 from tests.support.brokers import running_leveret
-from tests.support.fixtures import SHORT_LIMITS
+from tests.support.fixtures import WITHOUT_HTTP
 
 MIB = 1024 * 1024
-MESSAGES = 20
+MESSAGES = 17  # what the broker no longer reads must find room on its way
 
 
 @pytest.fixture
 def small_broker():
     """A broker whose memory alarm rings at 16 MiB of messages."""
     limit = {"LEVERET_MEMORY_HIGH_WATERMARK": "16MiB"}
-    with running_leveret(environment=SHORT_LIMITS | limit) as target:
+    with running_leveret(environment=WITHOUT_HTTP | limit) as target:
         yield target
 
 
@@ -86,13 +86,13 @@ def test_c017_heartbeats_go_on_while_blocked(small_broker):
         flood(client, "big")
         beats = 0
         while beats < 6:  # longer than the silence after which a peer is given up
-            assert client.next_frame(2).kind == wire.HEARTBEAT
+            assert client.next_frame().kind == wire.HEARTBEAT
             beats += 1
 
 
 @contextlib.contextmanager
 def durable_broker(path):
-    with running_leveret("--data-dir", str(path), environment=SHORT_LIMITS) as target:
+    with running_leveret("--data-dir", str(path), environment=WITHOUT_HTTP) as target:
         yield target
 
 

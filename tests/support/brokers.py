@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from tests.support.rawclient import RawClient
 
 ROOT = Path(__file__).resolve().parents[2]
-STOP_SECONDS = 10
+STOP_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,5 +129,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+        raise AssertionError(f"leveret did not stop within {STOP_SECONDS} s") from None
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()

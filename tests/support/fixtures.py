@@ -14,8 +14,7 @@ import pytest
 
 from tests.support.brokers import Target, running_leveret, target_of
 
-# Short enough for a test, long enough for a busy machine to finish an honest handshake.
-SHORT_LIMITS = {"LEVERET_HANDSHAKE_TIMEOUT": "2", "LEVERET_HTTP_ENABLED": "false"}
+WITHOUT_HTTP = {"LEVERET_HTTP_ENABLED": "false"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,5 +29,5 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Target]:
     if url:
         yield target_of(url)
         return
-    with running_leveret(environment=SHORT_LIMITS) as target:
+    with running_leveret(environment=WITHOUT_HTTP) as target:
         yield target

@@ -72,7 +72,7 @@ class Content:
 class RawClient:
     """One connection. `handshake()` does the polite opening; every step is available alone."""
 
-    def __init__(self, host: str, port: int, *, timeout: float = 5.0) -> None:
+    def __init__(self, host: str, port: int, *, timeout: float = 30.0) -> None:
         self.timeout = timeout
         self.opened = False
         self.frame_max = 131072
@@ -91,6 +91,7 @@ class RawClient:
 
     def send_bytes(self, data: bytes) -> None:
         """Write; a peer that has already gone away is noticed by the next read, not here."""
+        self._socket.settimeout(self.timeout)  # a look for silence leaves a short one
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(data)
 
@@ -142,7 +143,7 @@ class RawClient:
         close = self.expect(commands.Connection.Close, 0, timeout)
         _check_close(close, code, text)
         self.send(0, commands.Connection.CloseOk())
-        self.expect_end(2 * self.timeout)  # who lost the framing waits out a grace time
+        self.expect_end()
         return close
 
     def expect_end(self, timeout: float | None = None) -> None:
