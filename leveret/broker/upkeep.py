@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.dead_letters import watch_stuck
 from leveret.broker.metrics import SAMPLE_MS
+from leveret.broker.watermark import LONGEST_SECONDS, Pace, Watermark, resident_bytes
 from leveret.model.history import Keep
 from leveret.model.store import Retention, StoreState
 from queues import ClassicQueue
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.broker")
 
-WATCH_SECONDS = 0.25
-SOONEST_SECONDS = 0.02
 SWEEP_SECONDS = 30.0
 SWEEP_BYTES = 64 << 20
 """When so much has come and gone, a sweep is worth it before its time."""
@@ -41,8 +40,9 @@ class Upkeep:
         self._written = self._held = 0
         """What the store had taken and the queues held at the last sweep, in octets."""
         self._sampled_ms = 0
-        self._free, self._looked = 0, 0.0
-        self._pause = WATCH_SECONDS
+        self._watermark = Watermark(broker.settings.memory_high_watermark)
+        self._pace_of_memory, self._pace_of_disk = Pace(), Pace()
+        self._pause = LONGEST_SECONDS
 
     def start(self) -> None:
         """Two tasks: a long sweep must not keep the alarms waiting."""
@@ -96,38 +96,34 @@ class Upkeep:
 
     def watch(self) -> None:
         """Raise or clear the memory and disk alarms."""
-        broker = self._broker
-        held, limit = self.memory_held(), broker.settings.memory_high_watermark
-        if held > limit:
-            broker.alarms.set("memory", f"low on memory: {held} of {limit} octets in messages")
-        elif held < limit * 0.9:
-            broker.alarms.set("memory", "")
-        watch_stuck(broker)
-        if not broker.settings.memory:
-            self._watch_disk()
+        self._pause = self._watch_memory()
+        watch_stuck(self._broker)
+        if not self._broker.settings.memory:
+            self._pause = min(self._pause, self._watch_disk())
 
-    def _watch_disk(self) -> None:
+    def _watch_memory(self) -> float:
+        """Seconds until the next look."""
+        broker, mark = self._broker, self._watermark
+        held, resident = self.memory_held(), resident_bytes()
+        limit = broker.settings.memory_high_watermark
+        reason = f"low on memory: {held} octets in messages, {resident} in all, {limit} allowed"
+        broker.alarms.set("memory", reason if mark.look(held, resident) else "")
+        return self._pace_of_memory.next_look(mark.room, broker.clock.monotonic())
+
+    def _watch_disk(self) -> float:
+        """Seconds until the next look."""
         broker = self._broker
         free = shutil.disk_usage(broker.settings.data_dir).free
         limit = broker.settings.disk_free_limit
-        self._pause = self._until_next_look(free, free - limit)
         if free < limit:
             broker.alarms.set("disk", f"low on disk: {free} octets free, {limit} wanted")
         elif broker.store.state is StoreState.RUNNING:
             broker.alarms.set("disk", "")
-
-    def _until_next_look(self, free: int, left: int) -> float:
-        """Half the time in which what is left would be used up at the pace seen last."""
-        before, self._free = self._free, free
-        since, self._looked = self._looked, self._broker.clock.monotonic()
-        used, elapsed = before - free, self._looked - since
-        if left <= 0 or used <= 0:
-            return WATCH_SECONDS
-        return min(WATCH_SECONDS, max(SOONEST_SECONDS, left / used * elapsed / 2))
+        return self._pace_of_disk.next_look(free - limit, broker.clock.monotonic())
 
     def memory_held(self) -> int:
         """Octets in messages held in memory."""
-        return sum(
+        return self._broker.store.in_memory + sum(
             queue.ready_bytes
             + queue.unacked_bytes
             + (len(queue.ready) + len(queue.unacked)) * MESSAGE_OVERHEAD

@@ -412,6 +412,10 @@ class Store(Protocol):
         """Bytes of content taken and not yet durable: what backpressure looks at."""
 
     @property
+    def in_memory(self) -> int:
+        """Bytes of content it keeps in memory, beside what queues keep."""
+
+    @property
     def written(self) -> int:
         """Bytes of content taken since the start."""
 

@@ -63,6 +63,10 @@ class FillingStore:
     def backlog(self) -> int:
         return self._batch.size
 
+    @property
+    def in_memory(self) -> int:
+        return self.backlog
+
     def append(self, *messages: NewMessage | NewMessageTuple) -> None:
         batch = self._batch
         batch.rows += messages

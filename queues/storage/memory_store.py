@@ -45,6 +45,10 @@ class MemoryStore(FillingStore):
         self._bytes = 0
         self._flushing = False
 
+    @property
+    def in_memory(self) -> int:
+        return self._bytes + self.backlog
+
     def recover(self) -> Recovered:
         if self.state is not StoreState.OPENING:
             raise StoreError("the store is already open")

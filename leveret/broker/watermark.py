@@ -1,0 +1,60 @@
+"""How close memory is to its watermark, and how soon to look again.
+
+What messages take is known, what the process takes is measured. Both count: messages alone may
+reach the watermark; once the whole process has, messages may have half of it. Less than that cannot
+be asked for: memory that was freed often stays with the process, and publishers must not wait for
+it. Owned by the loop; nothing of it outlives the process.
+"""
+
+from __future__ import annotations
+
+import os
+
+SHARE_WHEN_FULL = 0.5
+CLEAR = 0.9
+LONGEST_SECONDS = 0.25
+SOONEST_SECONDS = 0.02
+
+
+def resident_bytes() -> int:
+    """What the process takes; 0 where nobody knows."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+class Watermark:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.is_passed = False
+        self.room = limit
+        """Octets that may still come before it is passed."""
+
+    def look(self, held: int, resident: int) -> bool:
+        """Whether publishers have to wait, now that messages take `held` and all `resident`."""
+        is_full = resident > self._limit
+        most = self._limit * SHARE_WHEN_FULL if is_full else self._limit
+        self.room = int(most - held)
+        if not is_full:
+            self.room = min(self.room, self._limit - resident)
+        if held > most:
+            self.is_passed = True
+        elif held < most * CLEAR:
+            self.is_passed = False
+        return self.is_passed
+
+
+class Pace:
+    """Looks again after half the time in which what is left would be used up at the last pace."""
+
+    def __init__(self) -> None:
+        self._left, self._at = 0, 0.0
+
+    def next_look(self, left: int, now: float) -> float:
+        used, elapsed = self._left - left, now - self._at
+        self._left, self._at = left, now
+        if left <= 0 or used <= 0:
+            return LONGEST_SECONDS
+        return min(LONGEST_SECONDS, max(SOONEST_SECONDS, left / used * elapsed / 2))
