@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from leveret.tls import Tls
 
 SWITCH_INTERVAL_SECONDS = 0.0005
-CALL_SECONDS = 60.0
+CALL_SECONDS = STOP_SECONDS = 60.0
 GC_THRESHOLDS = (50_000, 50, 100)
 
 log = logging.getLogger("leveret")
@@ -270,6 +270,7 @@ class ThreadedBroker:
         self._thread.start()
         self._ready.wait()
         if self._error is not None:
+            self._thread.join()
             raise self._error
         return self
 
@@ -280,8 +281,13 @@ class ThreadedBroker:
         trace: TracebackType | None,
     ) -> None:
         assert self._loop is not None and self._thread is not None and self.running is not None
-        self._loop.call_soon_threadsafe(self.running.stop_requested.set)
-        self._thread.join(timeout=10)
+        with contextlib.suppress(RuntimeError):  # it has ended already, and its loop with it
+            self._loop.call_soon_threadsafe(self.running.stop_requested.set)
+        self._thread.join(STOP_SECONDS)
+        if error is None and self._thread.is_alive():
+            raise RuntimeError(f"the broker has not stopped within {STOP_SECONDS:g} s")
+        if error is None and self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
         try:

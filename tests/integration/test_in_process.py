@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aio_pika
@@ -12,8 +14,8 @@ import pytest
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
 import leveret
-from leveret import in_process_settings
-from leveret.launch import LaunchError
+from leveret import in_process_settings, launch
+from leveret.launch import LaunchError, RunningBroker
 
 
 def put(url: str, queue: str, body: bytes) -> None:
@@ -84,3 +86,52 @@ def test_a_start_that_fails_raises_where_it_was_asked_for() -> None:
         settings = in_process_settings(amqp_port=taken.getsockname()[1])
         with pytest.raises(LaunchError, match="is taken"), leveret.ThreadedBroker(settings):
             pass
+
+
+class EndsItsOwnWay(leveret.ThreadedBroker):
+    """A broker that does something before it stops."""
+
+    def __init__(self, first: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self._first = first
+
+    def _make(self) -> RunningBroker:
+        running = super()._make()
+        stop = running.stop
+
+        async def stop_at_last() -> None:
+            try:
+                await self._first()
+            finally:
+                await stop()
+
+        running.stop = stop_at_last  # type: ignore[method-assign]
+        return running
+
+
+def test_one_that_does_not_stop_is_not_taken_for_stopped(monkeypatch) -> None:
+    monkeypatch.setattr(launch, "STOP_SECONDS", 0.01)
+    may_stop = threading.Event()
+    broker = EndsItsOwnWay(lambda: asyncio.to_thread(may_stop.wait, 60))
+    with pytest.raises(RuntimeError, match="has not stopped"), broker:
+        pass
+    may_stop.set()
+    assert broker._thread is not None
+    broker._thread.join()
+
+
+def test_an_error_on_the_way_out_is_told() -> None:
+    async def fail() -> None:
+        raise OSError("no way out")
+
+    with pytest.raises(OSError, match="no way out"), EndsItsOwnWay(fail):
+        pass
+    with pytest.raises(ValueError, match="first"), EndsItsOwnWay(fail):
+        raise ValueError("first")
+
+
+def test_one_that_was_stopped_from_inside_has_ended() -> None:
+    with leveret.ThreadedBroker() as broker:
+        assert broker.running is not None and broker._thread is not None
+        broker.call(broker.running.stop_requested.set)
+        broker._thread.join()
