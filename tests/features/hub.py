@@ -82,7 +82,7 @@ class Hub:
             await self.until(lambda: broker.commits.committed >= broker.store.mark)
             await asyncio.sleep(0)
 
-    async def until(self, is_so, seconds=5.0):
+    async def until(self, is_so, seconds=60.0):
         deadline = asyncio.get_running_loop().time() + seconds
         while not is_so():
             assert asyncio.get_running_loop().time() < deadline, "waited in vain"

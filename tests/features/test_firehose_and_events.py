@@ -44,7 +44,7 @@ def bound(channel, exchange, key):
     return queue
 
 
-def take(channel, queue, count, seconds=5):
+def take(channel, queue, count, seconds=60):
     found = []
     for _ in range(int(seconds / 0.02)):
         method, properties, body = channel.basic_get(queue, auto_ack=True)
@@ -119,13 +119,13 @@ def test_the_copy_names_connection_and_channel(broker, channel):
     async def switch(is_on):
         hub.set_vhost_options(hub.vhosts["/"], {"tracing": is_on})
 
-    asyncio.run_coroutine_threadsafe(switch(True), loop).result(5)
+    asyncio.run_coroutine_threadsafe(switch(True), loop).result(60)
     try:
         channel.basic_consume(queue, lambda *_: None, auto_ack=True)
         channel.basic_publish("", queue, b"x")
         found = take(channel, copies, 2)
     finally:
-        asyncio.run_coroutine_threadsafe(switch(False), loop).result(5)
+        asyncio.run_coroutine_threadsafe(switch(False), loop).result(60)
     assert {key for key, _, _ in found} == {"publish.", f"deliver.{queue}"}
     for _, properties, body in found:
         assert body == b"x"
@@ -335,7 +335,7 @@ def test_deliveries_of_logs_are_copied_for_each_reader(broker, channel):
 
     channel.confirm_delivery()
     channel.basic_publish("", "told-log", b"record", mandatory=True)
-    asyncio.run_coroutine_threadsafe(switch(True), loop).result(5)
+    asyncio.run_coroutine_threadsafe(switch(True), loop).result(60)
     try:
         channel.basic_qos(prefetch_count=10)
         for tag in ("one", "two"):
@@ -343,7 +343,7 @@ def test_deliveries_of_logs_are_copied_for_each_reader(broker, channel):
             channel.basic_consume("told-log", lambda *_: None, consumer_tag=tag, arguments=first)
         found = take(channel, copies, 2)
     finally:
-        asyncio.run_coroutine_threadsafe(switch(False), loop).result(5)
+        asyncio.run_coroutine_threadsafe(switch(False), loop).result(60)
     assert [(key, body) for key, _, body in found] == [("deliver.told-log", b"record")] * 2
     for _, properties, _ in found:
         assert properties.headers["properties"]["headers"]["x-stream-offset"] == 0

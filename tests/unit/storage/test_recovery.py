@@ -9,7 +9,6 @@ import threading
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 from hypothesis import given, settings
@@ -35,6 +34,7 @@ from leveret.model.store import (
     UserDefinition,
     VhostDefinition,
 )
+from queues.storage import sql_store
 from tests.contract.stores import Harness, quick_disk
 
 SETTLING = [kind for kind in EventKind if kind.settles]
@@ -196,7 +196,8 @@ async def test_a_clean_stop_is_told_from_a_crash(tmp_path: Path):
     await harness.close()
 
 
-async def test_closing_does_not_wait_for_a_reader(tmp_path: Path):
+async def test_closing_does_not_wait_for_a_reader(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(sql_store, "BUSY_SECONDS", 3600.0)
     harness = Harness(tmp_path)
     harness.declare()
     harness.publish()
@@ -206,9 +207,7 @@ async def test_closing_does_not_wait_for_a_reader(tmp_path: Path):
     assert next(rows) == (1,)
     harness.publish()
     await harness.durable()
-    started = perf_counter()
     await harness.close()
-    assert perf_counter() - started < 5
     reader.close()
     again = Harness(tmp_path)
     assert again.recovered.clean
@@ -387,7 +386,7 @@ async def test_closing_ends_a_read_wherever_it_is(tmp_path: Path, steps: int, gi
         reading.cancel()
     await harness.close()
     for reader in readers:
-        reader.join(1)
+        reader.join(60)
         assert not reader.is_alive()
     [answer] = await asyncio.gather(reading, return_exceptions=True)
     wanted = asyncio.CancelledError if given_up else StoreError if steps == 0 else list
