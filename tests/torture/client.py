@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from pamqp import commands, frame
 
@@ -51,7 +51,7 @@ class Client(asyncio.Protocol):
         on_confirm: OnConfirm | None = None,
         on_delivery: OnDelivery | None = None,
         heartbeat: int = 0,
-    ) -> Client:
+    ) -> Self:
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(lambda: cls(on_confirm, on_delivery), *address)
         client.write(b"AMQP\x00\x00\x09\x01")

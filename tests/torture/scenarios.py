@@ -22,9 +22,11 @@ from tests.torture.power_loss import cut_the_power
 from tests.torture.rot import flip_bits
 from tests.torture.schedule import kill_among_the_delayed
 from tests.torture.security.crowd import churn, keep_silent, stay_idle
+from tests.torture.security.flood import flood_memory
 from tests.torture.security.fuzz import fuzz_inside, fuzz_live
 from tests.torture.security.guessing import flood_names, guess_passwords
 from tests.torture.security.health import keep_in_time, stop_and_go_on
+from tests.torture.security.many_queues import keep_queues
 from tests.torture.security.scans import scan_source, scan_tls
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
@@ -73,7 +75,9 @@ SCENARIOS = (
     Scenario("R-12", "disk full", 20, "disks with the alarm and without", fill_the_disk),
     Scenario("R-13", "start and stop", 1_000, "thousand messages", _start_and_stop),
     Scenario("R-14", "consumers that do not read", 1_000, "thousand messages", _stall),
+    Scenario("R-15", "publishers that never stop", 300, "seconds", flood_memory),
     Scenario("R-16", "idle connections", 10_000, "connections", stay_idle),
+    Scenario("R-17", "idle queues", 5_000, "queues", keep_queues),
     Scenario("R-18", "connections that come and go", 50_000, "connections", churn),
     Scenario("R-19", "the loop under load", 600, "seconds", keep_in_time),
     Scenario("R-20", "stopped and continued", 20, "stops", stop_and_go_on),

@@ -1,14 +1,18 @@
-"""R-13 and R-14 in forms short enough for every test run.
+"""R-13 to R-17 and R-20 in forms short enough for every test run; R-16 is in test_security.
 
-Trimmed: 60,000 messages of 1 KiB and 500 queues instead of 200,000 and 5,000; both on the same
-backlog. `make torture` runs the long forms.
+Trimmed: 60,000 messages of 1 KiB and 500 queues instead of 200,000 and 5,000, both on the same
+backlog; one flood and one stop; 200 queues with bindings. `make torture` runs the long forms.
 """
 
 import pytest
 
+from tests.torture.security.flood import MIB, flood_memory
+from tests.torture.security.health import stop_and_go_on
+from tests.torture.security.many_queues import keep_queues
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
 
+SEED = 20_261_116
 MESSAGES, QUEUES = 60_000, 500
 pytestmark = pytest.mark.timeout(300)
 
@@ -17,4 +21,21 @@ async def test_r13_starts_and_stops_and_r14_slow_consumers(tmp_path):
     outcome = await start_and_stop(tmp_path, MESSAGES, QUEUES)
     assert outcome.safe, str(outcome)
     outcome = await stall_a_consumer(tmp_path, MESSAGES // 2, seconds=1.5)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r15_publishers_that_never_stop_are_blocked_and_let_go(tmp_path):
+    outcome = await flood_memory(
+        tmp_path / "run", 0, SEED, watermark=64 * MIB, heartbeat=1, modes=("memory",)
+    )
+    assert outcome.safe, str(outcome)
+
+
+async def test_r17_queues_cost_nothing_but_memory(tmp_path):
+    outcome = await keep_queues(tmp_path / "run", 150, SEED)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r20_nobody_is_closed_for_the_silence_of_the_broker(tmp_path):
+    outcome = await stop_and_go_on(tmp_path / "run", 1, SEED, heartbeat=1)
     assert outcome.safe, str(outcome)
