@@ -43,7 +43,7 @@ from leveret.model.errors import (
 )
 from leveret.model.history import OriginKind
 from leveret.model.message import Message
-from leveret.model.store import Origin, StoreState
+from leveret.model.store import Origin, StoreState, Synced
 from queues import Enqueued, Entry, HeldQueue, Outcome
 from queues.counters import QueueCounters
 
@@ -203,12 +203,16 @@ class Channel:
 
     # Waiting for disk --------------------------------------------------------------------------
 
-    def hold(self, mark: int, then: Callable[[], None]) -> None:
-        """Handle nothing more on this channel until batch `mark` is on disk, then go on."""
+    def hold(self, then: Callable[[], None]) -> None:
+        """Handle nothing more on this channel until all that was done is on disk, then go on."""
         if self.inbox is None:
             self.inbox = deque()
-        self.broker.turn.schedule()
-        self.broker.commits.after(mark, lambda: self.go_on(then), lambda: self._not_durable(then))
+        broker = self.broker
+        broker.store.save(Synced())
+        broker.turn.schedule()
+        broker.commits.after(
+            broker.store.mark, lambda: self.go_on(then), lambda: self._not_durable(then)
+        )
 
     def _not_durable(self, then: Callable[[], None]) -> None:
         """The disk is full: acks, definitions and transactions join the next batch."""
@@ -216,7 +220,7 @@ class Channel:
         if store.state is StoreState.FAILED:
             self.go_on(self.give_up)
         else:
-            self.hold(store.mark, then)
+            self.hold(then)
 
     def give_up(self) -> None:
         raise BrokerError(self.broker.alarms.reason)
@@ -237,9 +241,8 @@ class Channel:
         self.answer(encode_method(self.number, method), durable)
 
     def answer(self, frame: bytes, durable: bool) -> None:
-        mark = self.broker.store.mark
-        if durable and mark > self.broker.commits.committed:
-            self.hold(mark, lambda: self.session.send(frame))
+        if durable and self.broker.store.mark > self.broker.commits.committed:
+            self.hold(lambda: self.session.send(frame))
         else:
             self.session.send(frame)
 
@@ -247,10 +250,8 @@ class Channel:
         if self._owes_disk and method.synchronous:
             # A synchronous answer tells the client that its acks are safe.
             self._owes_disk = False
-            mark = self.broker.store.mark
-            if mark > self.broker.commits.committed:
-                self.hold(mark, lambda: self.on_method(method, table))
-                return
+            self.hold(lambda: self.on_method(method, table))
+            return
         handler = _HANDLERS.get(type(method))
         if handler is not None:
             handler(self, method)

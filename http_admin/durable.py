@@ -6,17 +6,16 @@ import asyncio
 
 from http_admin.errors import ApiError
 from leveret.broker import Broker
+from leveret.model.store import Synced
 
 
 async def until_durable(broker: Broker) -> None:
     """Return once everything done so far is on disk."""
+    broker.store.save(Synced())
     broker.turn.schedule()
-    mark = broker.store.mark
-    if mark <= broker.commits.committed:
-        return
     decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     broker.commits.after(
-        mark,
+        broker.store.mark,
         lambda: _set(decided, True),
         lambda: _set(decided, False),
     )

@@ -64,6 +64,9 @@ STATE_KINDS = frozenset(
 HANDED_OUT_KINDS = (EventKind.DELIVERED, EventKind.REDELIVERED, EventKind.GOT)
 """`detail`, where a delivery limit counts: how often these messages had been handed out then."""
 
+REPEATABLE_KINDS = frozenset({*HANDED_OUT_KINDS, EventKind.ACKED, EventKind.REQUEUED})
+"""Lost in a power failure, they only happen again: the message comes back as redelivered."""
+
 _LABELS = {EventKind.ENQUEUED_TRANSIENT: "enqueued"}
 
 

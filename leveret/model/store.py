@@ -242,6 +242,12 @@ class Indispensable:
 
 
 @dataclass(frozen=True, slots=True)
+class Synced:
+    """Somebody will wait for the batch being filled: it must outlive a power failure, and with it
+    everything before it. Without this note one that holds only deliveries and acks need not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """Messages alive in a queue, ascending by id. `detail` is what they were enqueued with."""
 
@@ -282,7 +288,7 @@ Definition: TypeAlias = (
     | Origin
 )
 
-Saved: TypeAlias = Definition | Lease | Snapshot | Indispensable
+Saved: TypeAlias = Definition | Lease | Snapshot | Indispensable | Synced
 
 
 # -- recovery, retention, outcomes ---------------------------------------------------------------

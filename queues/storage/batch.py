@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import MutableSequence
 from typing import TypeAlias
 
-from leveret.model.history import EventKind
+from leveret.model.history import REPEATABLE_KINDS, EventKind
 from leveret.model.store import (
     Definition,
     Lease,
@@ -33,7 +33,7 @@ class Batch:
 
     __slots__ = (
         "bound", "bytes", "changes", "discards", "events", "firm", "lease", "log_bytes", "logs",
-        "mark", "rows", "snapshots", "strips",
+        "mark", "rows", "snapshots", "strips", "synced",
     )  # fmt: skip
 
     def __init__(self, mark: int) -> None:
@@ -53,6 +53,7 @@ class Batch:
         self.bound: set[int] = set()
         """Those of them that a crash must leave with the rest of the batch or not at all."""
         self.lease: Lease | None = None
+        self.synced = False
 
     @property
     def size(self) -> int:
@@ -60,7 +61,14 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.rows or self.events or self.logs or self.has_small_parts)
+        return not (self.rows or self.events or self.logs or self.has_small_parts or self.synced)
+
+    @property
+    def may_sync_later(self) -> bool:
+        """Nobody waits for it, and a power failure would only bring back what was handed out."""
+        return not (
+            self.rows or self.logs or self.changes or self.snapshots or self.lease or self.synced
+        ) and all(key[0] in REPEATABLE_KINDS for key in self.events)
 
     @property
     def has_small_parts(self) -> bool:
@@ -95,6 +103,7 @@ class Batch:
         self.discards += failed.discards
         self.strips += failed.strips
         self.lease = self.lease or failed.lease
+        self.synced = self.synced or failed.synced
         self.drop(lost)
 
     def _carry_content(self, failed: "Batch") -> None:

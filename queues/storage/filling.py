@@ -22,6 +22,7 @@ from leveret.model.store import (
     Saved,
     Snapshot,
     StoreState,
+    Synced,
     Usage,
 )
 from queues.storage.batch import Batch
@@ -128,6 +129,8 @@ class FillingStore:
             self._batch.firm.update(value.message_ids)
             if value.bound:
                 self._batch.bound.update(value.message_ids)
+        elif isinstance(value, Synced):
+            self._batch.synced = True
         else:
             self._change(value, saved=True)
 

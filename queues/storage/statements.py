@@ -58,6 +58,8 @@ AT_READER_START: Final = (
 
 BEGIN: Final = "BEGIN IMMEDIATE"
 COMMIT: Final = "COMMIT"
+SYNC_LEVEL: Final = "PRAGMA synchronous"
+SYNC_LATER: Final = "PRAGMA synchronous=NORMAL"
 ROLLBACK: Final = "ROLLBACK"
 CHECKPOINT: Final = "PRAGMA wal_checkpoint(PASSIVE)"
 DO_NOT_WAIT: Final = "PRAGMA busy_timeout=100"

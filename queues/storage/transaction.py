@@ -63,6 +63,8 @@ class Transactor:
     def __init__(self, connection: sqlite3.Connection, last_event: int, last_message: int) -> None:
         self._execute = connection.execute
         self._connection = connection
+        level = self._execute(statements.SYNC_LEVEL).fetchone()[0]
+        self._sync_at_commit = f"{statements.SYNC_LEVEL}={level}"
         self.last_event = last_event
         self.last_message = last_message
         self.tallies: dict[int, Tally] = {}
@@ -98,6 +100,19 @@ class Transactor:
         self._execute(statements.COMMIT)
         self.has_announced = False
         return self._count(batch)
+
+    def run_unsynced(self, batch: Batch, now_ms: int) -> tuple[int, ...]:
+        """The same, safe from a crash but not yet from a power failure: the next `run` syncs it."""
+        self._execute(statements.SYNC_LATER)
+        try:
+            return self.run(batch, now_ms)
+        finally:
+            self.roll_back()  # the level cannot be changed within a transaction
+            self._execute(self._sync_at_commit)
+
+    def sync(self) -> None:
+        """Any commit does it; this one changes nothing."""
+        self.set_meta("clean", "0")
 
     def roll_back(self) -> None:
         if self._connection.in_transaction:

@@ -4,8 +4,10 @@ Work arrives in one queue: batches, a sweep, and at last the closing sentinel, w
 after all earlier work. Each batch ends in exactly one report, `Committed` or `Failed`. Checkpoints
 happen here between batches, after the report, so that no confirm waits for one.
 
-A crash leaves the last committed batch and nothing of the next. Any error other than a full disk
-is final: after a failed fsync nobody knows what is on disk, so nothing is committed any more.
+A crash leaves the last committed batch and nothing of the next. A power failure may also take
+batches since the last sync for which nobody waits (`Batch.may_sync_later`). Any error other than a
+full disk is final: after a failed fsync nobody knows what is on disk, so nothing is committed any
+more.
 """
 
 import errno
@@ -15,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
+from time import monotonic
 from typing import Final, TypeAlias
 
 from leveret.model.store import (
@@ -34,6 +37,8 @@ from queues.storage.transaction import Transactor
 
 CHECKPOINT_PAGES: Final = 2_000
 IDLE_SECONDS: Final = 0.25
+SYNC_SECONDS: Final = 1.0
+"""So long after the last sync, deliveries and acks are synced even if nobody waits for them."""
 _PAGES_PER_COMMIT: Final = 6
 _LITTLE_SPACE: Final = 1 << 20
 
@@ -89,6 +94,8 @@ class Writer:
         self._sweeper: Sweeper | None = None
         self._sweep_asked = False
         self._wal_pages = 0
+        self._sync_by = 0.0
+        self._has_unsynced = False
         self._in_doubt: list[LogSink] = []
         """Logs that this batch has written to: only these may be rolled back."""
         self._broken: StoreError | None = None
@@ -136,12 +143,27 @@ class Writer:
             return Failed(batch.mark, self._broken)
         try:
             logs = self._write_logs(batch)
-            has_sql = batch.has_sql or self._transactor.has_announced
-            due = self._transactor.run(batch, self._now_ms()) if has_sql else ()
+            due = self._write_sql(batch)
         except Exception as error:  # noqa: BLE001 - or those who wait would wait for ever
             return Failed(batch.mark, self._undo(self._translate(error)))
         self._wal_pages += _PAGES_PER_COMMIT + batch.bytes * 5 // (statements.PAGE_SIZE * 4)
         return Committed(batch.mark, logs, due)
+
+    def _write_sql(self, batch: Batch) -> tuple[int, ...]:
+        due: tuple[int, ...] = ()
+        if batch.may_sync_later and monotonic() < self._sync_by:
+            due = self._transactor.run_unsynced(batch, self._now_ms())
+            self._has_unsynced = True
+            return due
+        if batch.has_sql or self._transactor.has_announced:
+            due = self._transactor.run(batch, self._now_ms())
+        elif batch.synced and self._has_unsynced:
+            self._transactor.sync()
+        else:
+            return due
+        self._has_unsynced = False
+        self._sync_by = monotonic() + SYNC_SECONDS
+        return due
 
     def _write_logs(self, batch: Batch) -> dict[LogSink, object]:
         self._in_doubt = []

@@ -1,0 +1,106 @@
+"""Which commits wait for the disk: all that somebody waits for, and not those of acks alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leveret.model.store import Synced
+from queues.storage import writer
+from tests.contract.stores import Harness
+
+
+class Watched(Harness):
+    """`levels` are those of the commits so far: 2 waits for the disk, 1 does not."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.levels: list[int] = []
+        self._level = 2
+        self._connection = self.sql._writer._connection  # type: ignore[union-attr]
+        self._connection.set_trace_callback(self._note)
+
+    def _note(self, statement: str) -> None:
+        if statement.startswith("PRAGMA synchronous="):
+            self._level = {"NORMAL": 1}.get(statement[19:]) or int(statement[19:])
+        elif statement == "COMMIT" or statement.startswith("INSERT INTO meta"):
+            self.levels.append(self._level)
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "SYNC_SECONDS", 3600.0)
+
+
+async def started(directory: Path) -> Watched:
+    harness = Watched(directory)
+    harness.declare()
+    harness.publish_many(3)
+    await harness.durable()
+    assert harness.levels == [2]
+    return harness
+
+
+@pytest.mark.usefixtures("long")
+async def test_acks_alone_do_not_wait_for_the_disk(tmp_path: Path):
+    harness = await started(tmp_path)
+    harness.ack([1])
+    await harness.durable()
+    assert harness.levels == [2, 1]
+    harness.publish()
+    await harness.durable()
+    assert harness.levels == [2, 1, 2]
+    await harness.close()
+    again = Harness(tmp_path)
+    assert again.live() == [2, 3, 4]
+    await again.close()
+
+
+@pytest.mark.usefixtures("long")
+async def test_acks_that_somebody_waits_for_do(tmp_path: Path):
+    harness = await started(tmp_path)
+    harness.ack([1])
+    harness.store.save(Synced())
+    await harness.durable()
+    assert harness.levels == [2, 2]
+    await harness.close()
+
+
+@pytest.mark.usefixtures("long")
+async def test_waiting_afterwards_syncs_what_was_committed_before(tmp_path: Path):
+    harness = await started(tmp_path)
+    harness.ack([1])
+    await harness.durable()
+    harness.store.save(Synced())
+    await harness.durable()
+    assert harness.levels == [2, 1, 2]
+    harness.store.save(Synced())  # nothing is left to sync
+    await harness.durable()
+    assert harness.levels == [2, 1, 2]
+    await harness.close()
+
+
+async def test_acks_are_synced_in_time_though_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(writer, "SYNC_SECONDS", -1.0)
+    harness = await started(tmp_path)
+    harness.ack([1])
+    await harness.durable()
+    assert harness.levels == [2, 2]
+    await harness.close()
+
+
+@pytest.mark.usefixtures("long")
+async def test_what_goes_wrong_unsynced_leaves_the_level_as_it_was(tmp_path: Path):
+    harness = await started(tmp_path)
+    transactor = harness.sql._writer._transactor  # type: ignore[union-attr]
+    harness.ack([1])
+    batch = harness.sql._take_batch()
+    transactor._insert_events = None  # type: ignore[method-assign]
+    with pytest.raises(TypeError):
+        transactor.run_unsynced(batch, 0)
+    assert harness._level == 2
+    assert not transactor._connection.in_transaction
+    await harness.close()
