@@ -12,11 +12,11 @@ from amqp_server.certificates import Secured, maybe_secured
 from amqp_server.patience import Patience
 from amqp_server.pulse import Pulse
 from amqp_server.session import Session
-from amqp_server.strangers import Strangers
 from leveret.broker import Broker
+from leveret.broker.access.strangers import Strangers
 
 if TYPE_CHECKING:
-    import ssl
+    from leveret.broker.access.handshakes import Context, Handshakes
 
 BEAT_SECONDS = 0.25
 BEATS_PER_LOOK_FOR_ACKS = 4
@@ -26,7 +26,6 @@ STOP_SECONDS = 2.0
 STALL_SECONDS = 1.5
 """Longer between two beats, and the silence of clients may be our own."""
 DEAD_PEER_MS = 60_000
-TLS_HANDSHAKE_SECONDS = 5.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 log = logging.getLogger("leveret.amqp")
@@ -147,8 +146,8 @@ class AmqpServer:
         self.broker = broker
         self.sessions: dict[Session, None] = {}
         self.pulse = Pulse()
-        self.strangers = Strangers(broker.settings)
-        self._told_at = float("-inf")
+        self.strangers = Strangers(broker.settings, broker.clock.monotonic, log)
+        self.handshakes: list[Handshakes] = []
         self._patience = Patience()
         self._listening: list[asyncio.Server] = []
         self._beat: asyncio.TimerHandle | None = None
@@ -158,20 +157,9 @@ class AmqpServer:
     def admit(self, host: str) -> bool:
         """May one more connect? It is a stranger until it has logged in."""
         most = self.broker.settings.connection_max
-        why = self.strangers.maybe_refuse(host)
-        if most and len(self.sessions) >= most:
-            why = f"connection_max {most} is reached"
-        if why is None:
-            self.strangers.come(host)
-            return True
-        self.strangers.turned_away += 1
-        now = self.broker.clock.monotonic()
-        if now - self._told_at >= 1:
-            self._told_at = now
-            log.warning(
-                "connection from %s refused: %s (%d so far)", host, why, self.strangers.turned_away
-            )
-        return False
+        shaking = sum(len(one) for one in self.handshakes)
+        is_full = most and len(self.sessions) + shaking >= most
+        return self.strangers.admit(host, f"connection_max {most} is reached" if is_full else None)
 
     def forget(self, session: Session) -> None:
         self.sessions.pop(session, None)
@@ -184,21 +172,23 @@ class AmqpServer:
         self._schedule_beat()
         self.broker.alarms.subscribe(self._on_alarm)
 
-    async def listen(
-        self, host: str, port: int, tls: ssl.SSLContext | None = None
-    ) -> tuple[str, int]:
+    async def listen(self, host: str, port: int, tls: Context | None = None) -> tuple[str, int]:
         """Accept clients here, over TLS if a context is given; where it listens now."""
+        if tls is not None:
+            from leveret.broker.access.handshakes import Handshakes
+
+            shaking = Handshakes(tls, self._make, self.admit, self.strangers, log)
+            self.handshakes.append(shaking)
+            return await shaking.listen(host, port)
         server = await asyncio.get_running_loop().create_server(
-            lambda: Connection(self),
-            host,
-            port,
-            backlog=BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_SECONDS,
+            self._make, host, port, backlog=BACKLOG
         )
         self._listening.append(server)
         bound: tuple[str, int] = server.sockets[0].getsockname()[:2]
         return bound
+
+    def _make(self) -> Connection:
+        return Connection(self)
 
     def _schedule_beat(self) -> None:
         loop = asyncio.get_running_loop()
@@ -240,6 +230,8 @@ class AmqpServer:
             self._beat.cancel()
         for server in self._listening:
             server.close()
+        for shaking in self.handshakes:
+            shaking.stop()
         for session in list(self.sessions):
             session.close(reason)
         if self.sessions:

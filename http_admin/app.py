@@ -36,5 +36,5 @@ def create_app(broker: Broker, surroundings: Surroundings | None = None) -> Fast
         register(app, router)
     register(app, static.router)
     app.add_middleware(RawPath)
-    app.add_middleware(Guard, settings=broker.settings, audit=broker.access.audit)
+    app.add_middleware(Guard, broker=broker)
     return app

@@ -24,6 +24,8 @@ from leveret.broker.access.logins import Refusal, Refused
 
 log = logging.getLogger("leveret.http")
 
+LET_IN = "leveret.let_in"
+"""Where a request's scope has the call that tells its connection that its sender is known."""
 COOKIE = "leveret_session"
 CSRF_HEADER = "x-csrf-token"
 IDLE_SECONDS = 3_600.0
@@ -110,7 +112,10 @@ def get_doorkeeper(request: Request) -> Doorkeeper:
 
 
 async def current_user(request: Request) -> User:
-    """Whoever asks; 401 when nobody we know."""
+    """Whoever asks; 401 when nobody we know. Found out once for each request."""
+    known: User | None = getattr(request.state, "user", None)
+    if known is not None:
+        return known
     doorkeeper = get_doorkeeper(request)
     header = request.headers.get("authorization", "")
     if header:
@@ -124,6 +129,8 @@ async def current_user(request: Request) -> User:
         user = _from_cookie(request, doorkeeper)
     require_management_tag(user)
     request.state.user = user
+    if (let_in := request.scope.get(LET_IN)) is not None:
+        let_in()
     return user
 
 

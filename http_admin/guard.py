@@ -1,8 +1,9 @@
 """What every request passes first and every answer last.
 
 In order: the Host header (against DNS rebinding), the origin of changes (against forged requests),
-the size of the body (413 before anything is parsed); then the application; then the security
-headers (HSTS, too, where TLS is spoken). Changes are noted in the audit log. Whatever goes wrong
+who asks for a change (401 before any of its body is taken), the size of the body (413 before
+anything is parsed); then the application; then the security headers (HSTS, too, where TLS is
+spoken). Changes are noted in the audit log. Whatever goes wrong
 behind it is answered in the one error form, and logged here.
 """
 
@@ -10,17 +11,19 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import re
 import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-import orjson
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from http_admin.auth import current_user
+from http_admin.bodies import Bodies, announced, limit_for, read_body
 from http_admin.errors import ApiError, error_response
-from leveret.broker.access.audit import Audit
+from http_admin.paths import routed_path
+from leveret.broker import Broker
 from leveret.config import Settings
 
 log = logging.getLogger("leveret.http")
@@ -38,10 +41,11 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_OPEN = ("/api/login",)
+"""Changes that nobody needs to be signed in for."""
 _LONGEST_ACTION = 500
 _STRANGERS_PER_MINUTE = 60
 _TRAFFIC = ("/publish", "/get", "/fetch", "/commit", "/api/login", "/api/logout")
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,13 @@ class _Strangers:
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, settings: Settings, audit: Audit) -> None:
+    def __init__(self, app: ASGIApp, broker: Broker) -> None:
+        settings = broker.settings
         self._app = app
-        self._settings = settings
-        self._audit = audit
+        self._broker = broker
+        self._audit = broker.access.audit
         self._hosts = Hosts.of(settings)
+        self._bodies = Bodies(max(settings.http_bodies_max, settings.http_max_import))
         self._strangers = _Strangers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,10 +119,10 @@ class Guard:
             return
         answer = _Answer(scope, send)
         try:
-            receive = await self._admit(scope, receive)
-            await self._app(_as_get(scope), receive, answer.send)
+            await self._pass_on(scope, receive, answer.send)
         except ApiError as error:
-            await error_response(error.status, error.reason)(scope, receive, answer.send)
+            refusal = error_response(error.status, error.reason, error.headers)
+            await refusal(scope, receive, answer.send)
         except Exception:
             log.exception("%s %s failed", scope["method"], shown_path(scope["path"]))
             if answer.started:
@@ -140,17 +146,26 @@ class Guard:
             outcome="done" if status < 400 else str(status),
         )
 
-    async def _admit(self, scope: Scope, receive: Receive) -> Receive:
-        headers = MutableHeaders(scope=scope)
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
         if not self._hosts.accept(headers.get("host")):
             raise ApiError(400, "this broker does not answer to that host name (see http_hosts)")
         if scope["method"] in _SAFE:
-            return receive
+            await self._app(_as_get(scope), receive, send)
+            return
         if _is_foreign(headers, self._hosts):
             raise ApiError(403, "changes from another site are refused")
-        body = await _read_body(limit_for(scope["path"], self._settings), headers, receive)
-        _mark_as_json(scope["path"], headers)
-        return _Replay(body, receive)
+        path = routed_path(scope)
+        is_api = path.startswith("/api/")
+        # Whoever must say who they are does so before a body of theirs is taken.
+        user = await current_user(Request(scope)) if is_api and path not in _OPEN else None
+        limit = limit_for(path, self._broker, user)
+        async with self._bodies.room(announced(headers, limit)):
+            body = await read_body(limit, receive)
+            if is_api:
+                # Like RabbitMQ, take every body for JSON: `curl -d` calls it a form.
+                MutableHeaders(scope=scope)["content-type"] = "application/json"
+            await self._app(scope, _Replay(body, receive), send)
 
 
 def _as_get(scope: Scope) -> Scope:
@@ -186,51 +201,6 @@ def shown_path(path: str) -> str:
     """A path as it may be written down: one of them ends with a password."""
     head, found, _ = path.partition("/hash_password/")
     return f"{head}{found}..." if found else path
-
-
-def limit_for(path: str, settings: Settings) -> int:
-    """Definitions are long, and so are messages, more so in base64."""
-    if path.startswith("/api/definitions") or path.rstrip("/").endswith("/publish"):
-        return settings.http_max_import
-    return settings.http_max_body
-
-
-async def _read_body(limit: int, headers: Headers, receive: Receive) -> bytes:
-    declared = headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > limit:
-        raise _too_large(limit)
-    parts, size, more = [], 0, True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ApiError(400, "the request ended early")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        more = message.get("more_body", False)
-        if size > limit:
-            raise _too_large(limit)
-    body = b"".join(parts)
-    _refuse_surrogates(body)
-    return body
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"the body is larger than {limit} octets")
-
-
-def _refuse_surrogates(body: bytes) -> None:
-    """Half a character escaped as `\\ud800` is no text, and could be written nowhere."""
-    if _SURROGATE.search(body):
-        try:
-            orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise ApiError(400, f"bad JSON: {error}") from None
-
-
-def _mark_as_json(path: str, headers: MutableHeaders) -> None:
-    """Like RabbitMQ, take every body for JSON: `curl -d` calls it a form."""
-    if path.startswith("/api/"):
-        headers["content-type"] = "application/json"
 
 
 class _Replay:

@@ -35,6 +35,15 @@ def tidy(path: str) -> str:
     return _SLASHES.sub("/", path).rstrip("/")
 
 
+def routed_path(scope: Scope) -> str:
+    """The path that decides which endpoint answers."""
+    raw = scope.get("raw_path")
+    if not raw:
+        path: str = scope["path"]
+        return path
+    return tidy(raw.decode("latin-1").partition("?")[0])
+
+
 class RawPath:
     """Middleware: route on the path as the client wrote it."""
 
@@ -42,7 +51,6 @@ class RawPath:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope.get("raw_path"):
-            raw = scope["raw_path"].decode("latin-1").partition("?")[0]
-            scope = {**scope, "path": tidy(raw)}
+        if scope["type"] == "http":
+            scope = {**scope, "path": routed_path(scope)}
         await self._app(scope, receive, send)

@@ -1,44 +1,112 @@
 """uvicorn's protocol, with an end to its patience.
 
 A request must have arrived whole within `seconds` of the connection or of its first octet: headers
-that trickle in, and bodies that never end, cost a socket for that long and no longer. Beyond `most`
-connections the newest is cut off. What happens after a request has arrived is not timed here.
+that trickle in, and bodies that never end, cost a socket for that long and no longer. A head or a
+trailer of more than `LARGEST_HEAD` octets is refused. Of a body no more is taken than came with the
+head until somebody asks for it: first it is found out who sends it. Beyond `most` connections, and
+beyond the limits on strangers, the newest is cut off; a connection is a stranger's until a request
+on it has come from somebody we know. What happens after a request has arrived is not timed here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, cast
 
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from http_admin.auth import LET_IN
+from leveret.broker.access.strangers import Strangers
+from leveret.config import Settings
+
+log = logging.getLogger("leveret.http")
+
+LARGEST_HEAD = 64 * 1024
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
+_WITHOUT_BODY = (b"GET", b"HEAD", b"OPTIONS")
 
 
 class PatientProtocol(HttpToolsProtocol):
     seconds = 30.0
     most = 1_000
+    strangers: Strangers
+
+    @classmethod
+    def admit(cls, host: str, connections: int) -> bool:
+        """May one more connect, beside so many?"""
+        is_full = connections >= cls.most
+        why = f"http_connection_max {cls.most} is reached" if is_full else None
+        return cls.strangers.admit(host, why)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._deadline: asyncio.TimerHandle | None = None
+        self._is_stranger = False
+        self._host = ""
+        self._gathered = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
-        if len(self.connections) > self.most:
-            self.transport.abort()
-        else:
+        self._host = self.client[0] if self.client else ""
+        self._is_stranger = self.admit(self._host, len(self.connections) - 1)
+        if self._is_stranger:
             self._wait()
+        else:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_longer()
+        self._let_in()
         super().connection_lost(exc)
 
+    def _let_in(self) -> None:
+        if self._is_stranger:
+            self._is_stranger = False
+            self.strangers.go(self._host)
+
+    # What has come -----------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._gathered += len(data)
+        super().data_received(data)
+        if self._gathered > LARGEST_HEAD and not self.transport.is_closing():
+            facts = {"event": "request refused", "peer": self._host, "why": "head too large"}
+            log.warning(
+                "HTTP from %s refused: a head of more than %d octets",
+                self._host,
+                LARGEST_HEAD,
+                extra={"facts": facts},
+            )
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
     def on_message_begin(self) -> None:
+        self._gathered = 0
         self._wait()
         super().on_message_begin()
+        cast(Scope, self.scope)[LET_IN] = self._let_in
+
+    def on_headers_complete(self) -> None:
+        self._gathered = 0
+        super().on_headers_complete()
+        if self.parser.get_method() not in _WITHOUT_BODY:
+            self.flow.pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        self._gathered = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._gathered = 0
         self._wait_no_longer()
         super().on_message_complete()
+
+    # Time --------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
         if self._deadline is None:
@@ -51,6 +119,11 @@ class PatientProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
-def patient(seconds: float, most: int) -> type[PatientProtocol]:
+def patient(settings: Settings, strangers: Strangers) -> type[PatientProtocol]:
     """The protocol with these limits, as uvicorn wants it: a class."""
-    return type("PatientProtocol", (PatientProtocol,), {"seconds": seconds, "most": most})
+    limits = {
+        "seconds": settings.http_timeout,
+        "most": settings.http_connection_max,
+        "strangers": strangers,
+    }
+    return type("PatientProtocol", (PatientProtocol,), limits)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -16,8 +16,10 @@ from http_admin.app import create_app
 from http_admin.patience import patient
 from http_admin.surroundings import HistorySource, Listener, Surroundings
 from leveret.broker import Broker
+from leveret.broker.access.handshakes import Context, Handshakes
+from leveret.broker.access.strangers import Strangers
 
-TLS_HANDSHAKE_SECONDS = 5.0
+log = logging.getLogger("leveret.http")
 
 
 class _Quiet(uvicorn.Server):
@@ -26,7 +28,8 @@ class _Quiet(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
-        self.secure: Sequence[tuple[socket.socket, ssl.SSLContext]] = ()
+        self.secure: Sequence[tuple[socket.socket, Context]] = ()
+        self._handshakes: list[Handshakes] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -39,11 +42,21 @@ class _Quiet(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         for listening, tls in self.secure:
-            server = await asyncio.get_running_loop().create_server(
-                make, sock=listening, ssl=tls, ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS
-            )
-            self.servers.append(server)
+            shaking = Handshakes(tls, make, self._admit, protocol.strangers, log)
+            shaking.accept_on(listening)
+            self._handshakes.append(shaking)
         self.ready.set()
+
+    def _admit(self, host: str) -> bool:
+        protocol: Any = self.config.http_protocol_class
+        shaking = sum(len(one) for one in self._handshakes)
+        is_admitted: bool = protocol.admit(host, len(self.server_state.connections) + shaking)
+        return is_admitted
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for shaking in self._handshakes:
+            shaking.stop()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -64,6 +77,7 @@ class HttpServer:
         self._surroundings = Surroundings(request_stop, named, history)
         self._surroundings.certificate_expires = certificate_expires
         self.app = create_app(broker, self._surroundings)
+        self.strangers = Strangers(broker.settings, broker.clock.monotonic, log)
         config = uvicorn.Config(
             self.app,
             log_config=None,
@@ -74,7 +88,7 @@ class HttpServer:
             date_header=True,
             timeout_graceful_shutdown=1,
             loop="none",
-            http=patient(broker.settings.http_timeout, broker.settings.http_connection_max),
+            http=patient(broker.settings, self.strangers),
         )
         self._server = _Quiet(config)
         self._task: asyncio.Task[None] | None = None
@@ -82,7 +96,7 @@ class HttpServer:
     async def start(
         self,
         plain: Sequence[socket.socket],
-        secure: Sequence[tuple[socket.socket, ssl.SSLContext]] = (),
+        secure: Sequence[tuple[socket.socket, Context]] = (),
     ) -> None:
         self._server.secure = secure
         self._task = asyncio.create_task(self._server.serve(sockets=list(plain)))

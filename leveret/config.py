@@ -152,7 +152,7 @@ class Settings:
     unauthenticated_max: int = _key(
         1_000,
         kinds.whole(1, 1_000_000),
-        "Most AMQP connections that have not logged in yet; more are cut off.",
+        "Most connections that have not logged in yet, of AMQP and of HTTP each; more are cut off.",
     )
     unauthenticated_max_per_address: int = _key(
         256, kinds.whole(1, 1_000_000), "The same limit for one address (IPv6: one /64 network)."
@@ -184,6 +184,12 @@ class Settings:
         kinds.size(KIB, 512 * MIB),
         "The same for definitions and for messages to publish.",
         shown="20MiB",
+    )
+    http_bodies_max: int = _key(
+        64 * MIB,
+        kinds.size(MIB, TIB),
+        "Most octets of HTTP bodies held at a time; requests beyond it wait their turn.",
+        shown="64MiB",
     )
     http_hosts: str = _key(
         "",

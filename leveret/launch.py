@@ -32,6 +32,8 @@ from leveret.model.clock import Clock
 from leveret.model.store import OnCommitted, OnFailed, Store, StoreError
 
 if TYPE_CHECKING:
+    import ssl
+
     from http_admin.server import HttpServer
     from leveret.tls import Tls
 
@@ -130,9 +132,14 @@ class RunningBroker:
         except TlsError as error:
             raise LaunchError(f"{error}.") from None
         self.tls.watch()
-        context = self.tls.context
+        context = self._tls_context
         self.amqps_address = await self.amqp.listen(settings.host, settings.amqps_port, context)
         self.https_address = self._listen_for_http(settings.https_port)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        """For the next handshake."""
+        assert self.tls is not None
+        return self.tls.context
 
     def _listen_for_http(self, port: int) -> tuple[str, int] | None:
         if not self.settings.http_enabled:
@@ -154,7 +161,7 @@ class RunningBroker:
 
     async def _serve_http(self) -> HttpServer:
         sockets = list(self._http_sockets)
-        secure = [(sockets.pop(), self.tls.context)] if self.tls is not None else []
+        secure = [(sockets.pop(), self._tls_context)] if self.tls is not None else []
         try:
             self._importing_http = True
             server = await _on_a_daemon_thread(self._make_http)

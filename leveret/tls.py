@@ -1,10 +1,10 @@
-"""TLS: one context for all listeners, whose certificate can be renewed while they listen.
+"""TLS: one context for all listeners, which can be replaced while they listen.
 
 TLS 1.2 and 1.3, forward secrecy and authenticated ciphers only. Files are tried on a context of
 their own first: a pair that does not fit together (one file of two replaced so far) changes
-nothing, is logged, and is tried again. New handshakes see a new certificate, open connections go on
-with the old one. Authorities for client certificates are added to by a reload; to take one away,
-restart. Runs on the loop; a look at the files every few seconds is all it costs.
+nothing, is logged, and is tried again. New handshakes use a new context: another certificate, and
+just the authorities that `tls_ca` names now; open connections go on. Runs on the loop; a look at
+the files every few seconds is all it costs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from leveret.config import Settings
 
 log = logging.getLogger("leveret.tls")
 
-HANDSHAKE_SECONDS = 5.0
 LOOK_SECONDS = 5.0
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _VERIFY = {
@@ -44,8 +43,7 @@ class Tls:
         """Take what the files hold now; False and a line in the log if that cannot be used."""
         self._seen = self._stamp()
         try:
-            make_context(self._settings)
-            _load(self.context, self._settings)
+            self.context = make_context(self._settings)
         except TlsError as error:
             log.error("the certificate stays as it was: %s", error)
             return False

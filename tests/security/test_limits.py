@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 import leveret
-from amqp_server.strangers import Strangers
+from leveret.broker.access.strangers import Strangers
 from leveret.config import Settings
 
 HEADER = b"AMQP\x00\x00\x09\x01"
@@ -43,12 +44,13 @@ async def _until(true: Callable[[], bool]) -> None:
 
 
 def test_strangers_are_counted_by_address_and_in_all() -> None:
-    some = Strangers(Settings(unauthenticated_max=3, unauthenticated_max_per_address=2))
-    some.come("10.0.0.1")
-    some.come("::ffff:10.0.0.1")
+    settings = Settings(unauthenticated_max=3, unauthenticated_max_per_address=2)
+    some = Strangers(settings, time.monotonic, logging.getLogger("leveret.test"))
+    assert some.admit("10.0.0.1") and some.admit("::ffff:10.0.0.1")
     assert "from 10.0.0.1" in str(some.maybe_refuse("10.0.0.1"))
+    assert not some.admit("10.0.0.1")
     assert some.maybe_refuse("10.0.0.2") is None
-    some.come("10.0.0.2")
+    assert not some.admit("10.0.0.2", "full") and some.admit("10.0.0.2")
     assert "3 connections" in str(some.maybe_refuse("10.0.0.3"))
     some.go("10.0.0.1")
     assert some.maybe_refuse("10.0.0.1") is None
@@ -143,7 +145,8 @@ async def test_limit_of_queues_holds_in_every_vhost() -> None:
     [
         b"",
         b"GET /api/overview HT",
-        b"PUT /api/queues/%2F/q HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{",
+        b"PUT /api/queues/%2F/q HTTP/1.1\r\nhost: localhost\r\n"
+        b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\ncontent-length: 10\r\n\r\n{",
     ],
 )
 async def test_slow_request_is_cut_off(said: bytes) -> None:
@@ -154,6 +157,74 @@ async def test_slow_request_is_cut_off(said: bytes) -> None:
         writer.write(said)
         assert await _ends(reader) == b""
         writer.close()
+
+
+async def test_body_of_a_stranger_is_not_waited_for() -> None:
+    async with _running(http_enabled=True, http_timeout=0.3) as running:
+        await running.http_ready()
+        assert running.http_address is not None
+        reader, writer = await asyncio.open_connection(*running.http_address)
+        writer.write(b"PUT /api/queues/%2F/q HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{")
+        assert (await _ends(reader)).startswith(b"HTTP/1.1 40")
+        writer.close()
+
+
+HEAD = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
+CHUNKED = (
+    b"POST /api/login HTTP/1.1\r\nhost: localhost\r\n"
+    b"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
+)  # fmt: skip
+
+
+async def test_head_without_an_end_is_refused() -> None:
+    """A path, many headers, one header, many trailers, one trailer."""
+    async with _running(http_enabled=True) as running:
+        await running.http_ready()
+        assert running.http_address is not None
+        for start in (b"GET /", HEAD, HEAD + b"x: ", CHUNKED, CHUNKED + b"x: "):
+            await _send_without_end(running.http_address, start)
+
+
+async def _send_without_end(address: tuple[str, int], start: bytes) -> None:
+    is_line = not start.endswith(b"\n")
+    more = b"x" * 50_000 if is_line else b"name: value\r\n" * 4_000
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(start)
+    heard = asyncio.create_task(_ends(reader))
+    with contextlib.suppress(ConnectionError):
+        for _ in range(200):  # 10 MB, if somebody would take them
+            if heard.done():
+                break
+            writer.write(more)
+            await writer.drain()
+            await asyncio.sleep(0)
+    assert (await heard)[:12] in (b"", b"HTTP/1.1 431")  # sending on may cost one the answer
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def test_strangers_of_http_are_counted_until_they_are_known() -> None:
+    async with _running(http_enabled=True, unauthenticated_max_per_address=1) as running:
+        await running.http_ready()
+        assert running.http_address is not None
+        known = await asyncio.open_connection(*running.http_address)
+        assert running._http_start is not None
+        strangers = running._http_start.result().strangers
+        await _until(lambda: len(strangers) == 1)
+        refused = await asyncio.open_connection(*running.http_address)
+        assert await _ends(refused[0]) == b""
+        known[1].write(
+            b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\n"
+            b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"
+        )
+        assert b"200" in await asyncio.wait_for(known[0].readline(), PATIENCE)
+        assert len(strangers) == 0
+        again = await asyncio.open_connection(*running.http_address)
+        await _until(lambda: len(strangers) == 1)
+        for _, writer in (known, refused, again):
+            writer.close()
+        await _until(lambda: len(strangers) == 0)
 
 
 async def test_http_connections_beyond_the_limit_are_cut_off() -> None:

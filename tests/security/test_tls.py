@@ -23,6 +23,7 @@ from pika.credentials import ExternalCredentials
 
 import leveret
 from amqp_server.certificates import Secured
+from leveret.broker.access.strangers import Strangers
 from leveret.launch import LaunchError
 from leveret.tls import make_context
 from tests.support.brokers import running_leveret
@@ -91,9 +92,13 @@ def _pika(running: leveret.Broker, context: ssl.SSLContext, **more: Any) -> Any:
 
 
 def _shown(running: leveret.Broker, context: ssl.SSLContext) -> bytes:
+    return _shown_at(_address(running), context)
+
+
+def _shown_at(address: tuple[str, int], context: ssl.SSLContext) -> bytes:
     """The certificate the broker shows to a new client."""
     with (
-        socket.create_connection(_address(running), PATIENCE) as raw,
+        socket.create_connection(address, PATIENCE) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as wrapped,
     ):
         shown = wrapped.getpeercert(binary_form=True)
@@ -206,8 +211,7 @@ def test_tls_client_on_the_plain_port_is_told_the_protocol(
 def test_handshake_that_stalls_is_dropped(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqp_server.server.TLS_HANDSHAKE_SECONDS", 0.2)
-    monkeypatch.setattr("http_admin.server.TLS_HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr("leveret.broker.access.handshakes.SECONDS", 0.2)
     with _broker(**authority.settings) as running:
         for address in (_address(running), running.https_address):
             assert address is not None
@@ -216,6 +220,65 @@ def test_handshake_that_stalls_is_dropped(
                 socket.create_connection(address, PATIENCE) as raw,
             ):
                 assert raw.recv(1) == b""
+
+
+def test_handshakes_under_way_are_counted_from_the_start(authority: Authority) -> None:
+    settings = {**authority.settings, "unauthenticated_max_per_address": 2}
+    with _broker(**settings) as running:
+        assert running.https_address is not None and running._http_start is not None
+        fronts = (
+            (_address(running), running.amqp.strangers),
+            (running.https_address, running._http_start.result().strangers),
+        )
+        for address, strangers in fronts:
+            _count_handshakes(address, strangers, authority)
+
+
+def _count_handshakes(address: tuple[str, int], strangers: Strangers, authority: Authority) -> None:
+    silent = [socket.create_connection(address, PATIENCE) for _ in range(2)]
+    _until(lambda: len(strangers) == 2)
+    _is_refused(address)
+    assert strangers.turned_away == 1
+    for one in silent:
+        one.close()
+    _until(lambda: len(strangers) == 0)
+    assert _shown_at(address, authority.client())
+    _until(lambda: len(strangers) == 0)
+
+
+def _is_refused(address: tuple[str, int]) -> None:
+    with (
+        contextlib.suppress(ConnectionError),
+        socket.create_connection(address, PATIENCE) as refused,
+    ):
+        assert refused.recv(1) == b""
+
+
+def test_connection_is_counted_once_after_its_handshake(authority: Authority) -> None:
+    settings = {**authority.settings, "connection_max": 1, "unauthenticated_max": 1}
+    with _broker(**settings) as running:
+        for _ in range(2):
+            connection = _pika(running, authority.client())
+            assert len(running.amqp.strangers) == 0 and len(running.amqp.sessions) == 1
+            _is_refused(_address(running))
+            connection.close()
+            _until(lambda: not running.amqp.sessions)
+
+
+def test_stop_does_not_wait_for_handshakes(authority: Authority) -> None:
+    with _broker(**authority.settings) as running:
+        silent = socket.create_connection(_address(running), PATIENCE)
+        _until(lambda: len(running.amqp.handshakes[0]) == 1)
+    with silent, contextlib.suppress(ConnectionError):
+        assert silent.recv(1) == b""
+
+
+def test_failed_handshake_is_logged(
+    running: leveret.Broker, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING"), pytest.raises(ssl.SSLError):
+        _shown(running, ssl.create_default_context())
+    _until(lambda: "TLS handshake with 127.0.0.1 failed" in caplog.text)
 
 
 # Renewal -----------------------------------------------------------------------------------------
@@ -300,6 +363,25 @@ def test_client_certificate_is_who_one_is(authority: Authority) -> None:
         stranger.issue_cert("localhost", common_name="guest").configure_cert(context)
         with pytest.raises((pika.exceptions.AMQPConnectionError, ssl.SSLError)):
             _pika(running, context, credentials=external)
+
+
+def test_authority_that_is_taken_away_is_trusted_no_longer(tmp_path: Path) -> None:
+    own, other = Authority(tmp_path), trustme.CA()
+    both = own.ca.cert_pem.bytes() + other.cert_pem.bytes()
+    own.ca_file.write_bytes(both)
+    settings = {**own.settings, "tls_ca": str(own.ca_file), "tls_verify": "required"}
+    theirs = own.client()
+    other.issue_cert("localhost", common_name="x").configure_cert(theirs)
+    with _broker(**settings) as running:
+        open_connection = _pika(running, theirs)
+        _pika(running, own.client("y")).close()
+        own.ca_file.write_bytes(own.ca.cert_pem.bytes())
+        assert running.tls is not None and running.tls.reload()
+        with pytest.raises((pika.exceptions.AMQPConnectionError, ssl.SSLError)):
+            _pika(running, theirs)
+        _pika(running, own.client("y")).close()
+        open_connection.channel().close()  # what was open goes on
+        open_connection.close()
 
 
 def test_external_is_not_offered_without_a_certificate(

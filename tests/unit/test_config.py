@@ -38,6 +38,7 @@ SECOND_CHOICES = {  # for every key a value that is not its default, as text and
     "login_tries_per_user": ("0", 0),
     "http_max_body": ("2MiB", 2 * 1024**2),
     "http_max_import": ("64MiB", 64 * 1024**2),
+    "http_bodies_max": ("1GiB", 1024**3),
     "http_hosts": ("a.example, b.example", "a.example, b.example"),
     "http_timeout": ("5s", 5.0),
     "http_connection_max": ("100", 100),
@@ -135,6 +136,7 @@ def test_variables_that_are_no_settings_are_left_alone():
         "LEVERET_PORT": "tcp://10.0.0.1:5672",
         "LEVERET_PORT_5672_TCP_ADDR": "10.0.0.1",
         "LEVERET_SERVICE_HOST": "10.0.0.1",
+        "LEVERET_SPARK_NICE": "0",
         "LEVERET_URL": "amqp://localhost",
         "HOME": "/root",
     }

@@ -1,0 +1,180 @@
+"""Bodies over HTTP: known first, read later; and never more of them at a time than is set."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import leveret
+from http_admin.bodies import SHORT, STRANGERS_BODY, Bodies
+from leveret.model.store import PermissionDefinition
+
+PATIENCE = 30.0
+MIB = 1024 * 1024
+LONG = 20 * MIB
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@contextlib.asynccontextmanager
+async def _running(**changes: object) -> AsyncIterator[leveret.Broker]:
+    settings = leveret.in_process_settings(http_enabled=True, **changes)
+    async with leveret.Broker(settings) as running:
+        await running.http_ready()
+        yield running
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[leveret.Broker]:
+    with leveret.ThreadedBroker(leveret.in_process_settings(http_enabled=True)) as threaded:
+        assert threaded.running is not None
+        yield threaded.running
+
+
+async def _ask(
+    running: leveret.Broker, path: str, *headers: str, begun: bytes = b"", user: str = ""
+) -> Streams:
+    """Begin a request and leave it unfinished."""
+    assert running.http_address is not None
+    reader, writer = await asyncio.open_connection(*running.http_address)
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", *headers]
+    if user:
+        token = base64.b64encode(f"{user}:{user}".encode()).decode()
+        lines.append(f"authorization: Basic {token}")
+    writer.write("\r\n".join([*lines, "", ""]).encode() + begun)
+    return reader, writer
+
+
+async def _drop(writer: asyncio.StreamWriter) -> None:
+    """Go away, whatever has not been sent yet."""
+    writer.transport.abort()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def _status(reader: asyncio.StreamReader) -> int:
+    line = await asyncio.wait_for(reader.readline(), PATIENCE)
+    return int(line.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("path", "length", "status"),
+    [
+        ("/api/definitions", LONG, 401),
+        ("/api/definitions", LONG + 1, 401),
+        ("//api//definitions/", LONG, 413),
+        ("/api/exchanges/%2F/amq.default/publish", LONG, 401),
+        ("/api/nothing", LONG, 401),
+        ("/api/login", STRANGERS_BODY + 1, 413),
+        ("/api/login/", LONG, 413),
+        ("/elsewhere", LONG, 413),
+    ],
+)
+async def test_strangers_are_answered_before_they_have_sent_much(
+    served: leveret.Broker, path: str, length: int, status: int
+) -> None:
+    reader, writer = await _ask(served, path, f"content-length: {length}", begun=b"{")
+    assert await _status(reader) == status
+    await _drop(writer)
+    begun = b"%x\r\n" % (64 * 1024) + b" " * (64 * 1024) + b"\r\n"
+    reader, writer = await _ask(served, path, "transfer-encoding: chunked", begun=begun)
+    assert await _status(reader) == status
+    await _drop(writer)
+
+
+async def test_many_strangers_with_long_bodies_are_all_refused(served: leveret.Broker) -> None:
+    length = f"content-length: {LONG}"
+    begun = b"x" * 256 * 1024
+    asked = [await _ask(served, "/api/definitions", length, begun=begun) for _ in range(50)]
+    assert {await _status(reader) for reader, _ in asked} == {401}
+    for _, writer in asked:
+        await _drop(writer)
+
+
+async def test_wrong_password_is_known_before_the_body_is_taken(served: leveret.Broker) -> None:
+    length = f"content-length: {LONG}"
+    reader, writer = await _ask(served, "/api/definitions", length, user="nobody")
+    assert await _status(reader) == 401
+    await _drop(writer)
+
+
+async def test_long_bodies_are_for_those_who_may_use_them() -> None:
+    async with _running() as running:
+        users = running.broker.users
+        users.put_user("few", leveret.broker.users.hash_password("few"), ("management",))
+        length = f"content-length: {2 * MIB}"
+        for path in ("/api/definitions", "/api/exchanges/%2F/amq.default/publish"):
+            reader, writer = await _ask(running, path, length, user="few")
+            assert await _status(reader) == 413
+            await _drop(writer)
+        users.set_permission(PermissionDefinition("few", "/", "", "^$", ""))
+        publish = "/api/exchanges/%2F/amq.default/publish"
+        reader, writer = await _ask(running, publish, length, user="few", begun=b" " * 2 * MIB)
+        assert await _status(reader) == 400  # taken, and found not to be JSON
+        await _drop(writer)
+
+
+async def test_bodies_beyond_the_budget_wait_their_turn_and_short_ones_do_not() -> None:
+    async with _running(http_bodies_max=MIB, http_max_import=MIB) as running:
+        whole = json.dumps({"users": []}).encode().ljust(MIB)
+        length = f"content-length: {MIB}"
+        first = await _ask(running, "/api/definitions", length, begun=whole[:-1], user="guest")
+        second = await _ask(running, "/api/definitions", length, begun=whole, user="guest")
+        third = await _ask(
+            running, "/api/definitions", "content-length: 2", begun=b"{}", user="guest"
+        )
+        assert await _status(third[0]) == 204
+        answered = asyncio.create_task(_status(second[0]))
+        await asyncio.sleep(0.05)
+        assert not answered.done()
+        first[1].write(whole[-1:])
+        assert await _status(first[0]) == 204
+        assert await answered == 204
+        for _, writer in (first, second, third):
+            await _drop(writer)
+
+
+async def test_who_goes_away_gives_its_room_back() -> None:
+    async with _running(http_bodies_max=MIB, http_max_import=MIB) as running:
+        length = f"content-length: {MIB}"
+        for _ in range(3):
+            _, writer = await _ask(running, "/api/definitions", length, begun=b"{", user="guest")
+            await _drop(writer)
+        whole = b"{}".ljust(MIB)
+        reader, writer = await _ask(running, "/api/definitions", length, begun=whole, user="guest")
+        assert await _status(reader) == 204
+        await _drop(writer)
+
+
+async def test_room_is_given_in_the_order_it_was_asked_for() -> None:
+    bodies, order = Bodies(10 * SHORT), []
+
+    async def hold(name: str, octets: int, until: asyncio.Event) -> None:
+        async with bodies.room(octets):
+            order.append(name)
+            await until.wait()
+
+    done = asyncio.Event()
+    tasks = [
+        asyncio.create_task(hold(name, octets, done))
+        for name, octets in (("a", 6 * SHORT), ("b", 5 * SHORT), ("c", 3 * SHORT), ("d", SHORT))
+    ]
+    await asyncio.sleep(0)
+    assert order == ["a", "d"]
+    tasks[1].cancel()
+    await asyncio.sleep(0)
+    done.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order == ["a", "d", "c"]
+    assert bodies.held == 0
+
+
+async def test_one_body_larger_than_the_budget_is_not_stuck() -> None:
+    bodies = Bodies(2 * SHORT)
+    async with bodies.room(9 * SHORT):
+        assert bodies.held == 2 * SHORT
+    assert bodies.held == 0
