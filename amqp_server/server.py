@@ -25,8 +25,8 @@ BACKLOG = 1024
 STOP_SECONDS = 2.0
 STALL_SECONDS = 1.5
 """Longer between two beats, and the silence of clients may be our own."""
-DEAD_PEER_MS = 60_000
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+DEAD_PEER_MS = 50_000
+_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 log = logging.getLogger("leveret.amqp")
 

@@ -262,7 +262,7 @@ async def test_vanished_peers_are_looked_for_without_heartbeats() -> None:
         (session,) = running.amqp.sessions
         raw = session.line._transport.get_extra_info("socket")  # type: ignore[attr-defined]
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 50_000
         assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
         writer.close()
 

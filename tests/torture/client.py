@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -51,9 +52,15 @@ class Client(asyncio.Protocol):
         on_confirm: OnConfirm | None = None,
         on_delivery: OnDelivery | None = None,
         heartbeat: int = 0,
+        sock: socket.socket | None = None,
     ) -> Self:
+        """Over `sock`, where it is given, which is connected to the address already."""
         loop = asyncio.get_running_loop()
-        _, client = await loop.create_connection(lambda: cls(on_confirm, on_delivery), *address)
+        client = cls(on_confirm, on_delivery)
+        if sock is None:
+            await loop.create_connection(lambda: client, *address)
+        else:
+            await loop.create_connection(lambda: client, sock=sock)
         client.write(b"AMQP\x00\x00\x09\x01")
         await client._expect(commands.Connection.Start)
         client.send(commands.Connection.StartOk(_ABOUT, "PLAIN", "\0guest\0guest", "en_US"), 0)

@@ -25,6 +25,7 @@ from tests.torture.security.crowd import churn, keep_silent, stay_idle
 from tests.torture.security.flood import flood_memory
 from tests.torture.security.fuzz import fuzz_inside, fuzz_live
 from tests.torture.security.guessing import flood_names, guess_passwords
+from tests.torture.security.half_open import vanish
 from tests.torture.security.health import keep_in_time, stop_and_go_on
 from tests.torture.security.many_queues import keep_queues
 from tests.torture.security.scans import scan_source, scan_tls
@@ -81,6 +82,7 @@ SCENARIOS = (
     Scenario("R-18", "connections that come and go", 50_000, "connections", churn),
     Scenario("R-19", "the loop under load", 600, "seconds", keep_in_time),
     Scenario("R-20", "stopped and continued", 20, "stops", stop_and_go_on),
+    Scenario("R-22", "clients that vanish", 20, "clients", vanish),
     Scenario("R-30", "strangers", 2_000, "connections", keep_silent),
     Scenario("R-32", "fuzzed decoders", 1_800, "seconds", fuzz_inside),
     Scenario("R-33", "mutated sessions", 50_000, "sessions", fuzz_live),

@@ -1,12 +1,14 @@
-"""R-13 to R-17 and R-20 in forms short enough for every test run; R-16 is in test_security.
+"""R-13 to R-17, R-20 and R-22 in forms short enough for every test run; R-16 is in test_security.
 
 Trimmed: 60,000 messages of 1 KiB and 500 queues instead of 200,000 and 5,000, both on the same
-backlog; one flood and one stop; 200 queues with bindings. `make torture` runs the long forms.
+backlog; one flood, one stop, one client that vanishes behind a relay instead of in a network
+namespace; 150 queues with bindings. `make torture` runs the long forms.
 """
 
 import pytest
 
 from tests.torture.security.flood import MIB, flood_memory
+from tests.torture.security.half_open import vanish_behind_a_relay
 from tests.torture.security.health import stop_and_go_on
 from tests.torture.security.many_queues import keep_queues
 from tests.torture.slow_consumer import stall_a_consumer
@@ -38,4 +40,9 @@ async def test_r17_queues_cost_nothing_but_memory(tmp_path):
 
 async def test_r20_nobody_is_closed_for_the_silence_of_the_broker(tmp_path):
     outcome = await stop_and_go_on(tmp_path / "run", 1, SEED, heartbeat=1)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r22_what_a_vanished_client_held_comes_back(tmp_path):
+    outcome = await vanish_behind_a_relay(tmp_path / "run", 1, SEED)
     assert outcome.safe, str(outcome)
