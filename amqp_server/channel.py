@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -256,7 +257,8 @@ class Channel:
         if handler is not None:
             handler(self, method)
         else:
-            self.declarations.handle(method, table)
+            with self.acting():
+                self.declarations.handle(method, table)
 
     # Consuming ---------------------------------------------------------------------------------
 
@@ -269,7 +271,19 @@ class Channel:
 
     def forget_consumer(self, consumer: AmqpConsumer) -> None:
         self.consumers.pop(consumer.tag, None)
-        self.broker.events.consumer(self.vhost, consumer.queue, consumer.tag, "deleted")
+        self.broker.events.consumer(self.consumer_facts(consumer), "deleted")
+
+    def consumer_facts(self, consumer: AmqpConsumer) -> dict[str, Any]:
+        return {
+            "consumer_tag": consumer.tag,
+            "queue": consumer.queue.name,
+            "channel": f"{self.session.name} ({self.number})",
+            "vhost": self.vhost.name,
+        }
+
+    def acting(self) -> AbstractContextManager[None]:
+        """Events of what is done within name this channel's user."""
+        return self.broker.events.acting.of(self.session.user.name)
 
     # Settling ----------------------------------------------------------------------------------
 

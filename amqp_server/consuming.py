@@ -52,14 +52,22 @@ def _start_consumer(channel: Channel, tag: str, queue: HeldQueue, method: Any) -
         where = f"queue '{queue.name}' in vhost '{channel.vhost.name}'"
         raise AccessRefused(f"{where} {error.explanation}") from error
     channel.consumers[tag] = consumer
-    channel.broker.events.consumer(channel.vhost, queue, tag, "created")
+    with channel.acting():
+        facts = {
+            "ack_required": not method.no_ack,
+            "exclusive": method.exclusive,
+            "prefetch_count": channel.prefetch,
+            "arguments": arguments,
+        }
+        channel.broker.events.consumer({**channel.consumer_facts(consumer), **facts}, "created")
 
 
 def cancel(channel: Channel, method: Any) -> None:
     consumer = channel.consumers.get(method.consumer_tag)
     if consumer is not None:
-        channel.forget_consumer(consumer)
-        channel.vhost.leave_queue(consumer.queue, consumer)
+        with channel.acting():
+            channel.forget_consumer(consumer)
+            channel.vhost.leave_queue(consumer.queue, consumer)
     elif channel.replies.has_consumer(method.consumer_tag):
         channel.replies.end()
     if not method.nowait:

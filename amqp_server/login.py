@@ -110,6 +110,7 @@ def _tell(session: Session, name: str, answer: User | Refused) -> None:
         "connection_type": "network",
         "auth_mechanism": session.mechanism,
         "protocol": "0-9-1",
+        "host": session.line.local[0],
         "peer_host": host,
         "peer_port": port,
         "ssl": session.line.secured is not None,

@@ -314,7 +314,8 @@ class Session:
         if channel is not None:
             if channel in self._confirming:
                 self.flush()
-            channel.close()
+            with channel.acting():
+                channel.close()
             self.broker.counters.channels_closed += 1
             self.broker.events.channel(self, number, "closed")
 

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from http_admin.answers import JsonAnswer
+from leveret.broker.acting import Acting
+
+_SAFE = {"GET", "HEAD"}
+_REQUEST = "request_of_a_change"
+_REQUESTS = (Request, "Request")
 
 
 class Refusal(BaseModel):
@@ -44,7 +50,7 @@ def register(app: FastAPI, router: APIRouter) -> None:
 def _register(app: FastAPI, route: APIRoute) -> None:
     app.router.add_api_route(
         route.path,
-        _answering(route.endpoint, route.status_code or 200),
+        _answering(route.endpoint, route.status_code or 200, not set(route.methods or ()) <= _SAFE),
         methods=sorted(route.methods or ()),
         response_model=route.response_model,
         response_class=route.response_class,
@@ -60,7 +66,7 @@ def _register(app: FastAPI, route: APIRoute) -> None:
     )
 
 
-def _answering(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
+def _answering(endpoint: Callable[..., Any], status: int, changes: bool) -> Callable[..., Any]:
     @functools.wraps(endpoint)
     async def answer(**values: Any) -> Response:
         result = endpoint(**values)
@@ -68,7 +74,30 @@ def _answering(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
             result = await result
         return result if isinstance(result, Response) else _answer(result, status, values)
 
-    return answer
+    return _naming(answer) if changes else answer
+
+
+def _naming(answer: Callable[..., Coroutine[Any, Any, Response]]) -> Callable[..., Any]:
+    """Events of what is changed name who asked for it."""
+
+    known = inspect.signature(answer)
+    own = [name for name, one in known.parameters.items() if one.annotation in _REQUESTS]
+
+    @functools.wraps(answer)
+    async def named(**values: Any) -> Response:
+        request: Request = values[own[0]] if own else values.pop(_REQUEST)
+        user = getattr(request.state, "user", None)
+        if user is None:
+            return await answer(**values)
+        acting: Acting = request.app.state.broker.events.acting
+        answered: Response = await acting.throughout(user.name, answer(**values))
+        return answered
+
+    asked = inspect.Parameter(_REQUEST, inspect.Parameter.KEYWORD_ONLY, annotation=Request)
+    named.__signature__ = known.replace(  # type: ignore[attr-defined]
+        parameters=[*known.parameters.values(), *([] if own else [asked])]
+    )
+    return named
 
 
 def _answer(result: Any, status: int, values: dict[str, Any]) -> Response:

@@ -261,6 +261,8 @@ class Broker:
         vhost = self.make_vhost(name)
         self.set_vhost_options(vhost, options or {})
         self.events.vhost(name, "created")
+        for exchange in vhost.exchanges.values():
+            self.events.topology(vhost, exchange, "created")
         return vhost
 
     def set_vhost_options(self, vhost: VirtualHost, options: Mapping[str, Any]) -> None:
@@ -285,8 +287,11 @@ class Broker:
         self._close_connections(f"vhost '{name}' is deleted", lambda one: one.vhost is vhost)
         for queue in list(vhost.queues.values()):
             vhost.forget_queue(queue)
-        for exchange in [x for x in vhost.exchanges.values() if not _is_builtin(x.name)]:
-            vhost.delete_exchange(exchange.name)
+        for exchange in list(vhost.exchanges.values()):
+            if _is_builtin(exchange.name):
+                self.events.topology(vhost, exchange, "deleted")
+            else:
+                vhost.delete_exchange(exchange.name)
         for key in [key for key in self.users.permissions if key[1] == name]:
             self.users.clear_permission(*key)
         for topic in [key for key in self.users.topic_permissions if key[1] == name]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bindings import Binding
 from exchange import Exchange
+from leveret.broker.acting import Acting
 from leveret.broker.inside import send_inside
 from leveret.broker.parameters import GLOBAL, VHOST_LIMITS, Key
 from leveret.broker.policies import EXCHANGE, Policy
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import VirtualHost
 
 
+_ACTOR = "user_who_performed_action"
+_NOBODYS = ("user.authentication.", "alarm.")
+
+
 class Events:
     def __init__(self, broker: Broker, vhost_name: str) -> None:
         self._broker = broker
         self._vhost_name = vhost_name
+        self.acting = Acting()
 
     def tell(self, key: str, facts: Mapping[str, Any]) -> None:
         vhost = self._broker.vhosts.get(self._vhost_name)
@@ -34,6 +40,8 @@ class Events:
         if vhost is None or exchange is None or not exchange.bindings:
             return
         known = {name: value for name, value in facts.items() if value is not None}
+        if not key.startswith(_NOBODYS):
+            known.setdefault(_ACTOR, self.acting.name)
         known["timestamp_in_ms"] = self._broker.clock.wall_ms()
         send_inside(self._broker, vhost, exchange, key, known)
 
@@ -44,16 +52,15 @@ class Events:
         self.tell(f"user.authentication.{what}", {**facts, "error": error})
 
     def connection(self, connection: ConnectionEntry, what: str) -> None:
-        by = {"user_who_performed_action": connection.user.name}
+        by = {_ACTOR: connection.user.name}
         self.tell(f"connection.{what}", {**connection.describe(), **by})
 
     def channel(self, of: ConnectionEntry, number: int, what: str) -> None:
         facts = {"name": f"{of.name} ({number})", "number": number, "connection": of.name}
-        by = {"user": of.user.name, "user_who_performed_action": of.user.name}
+        by = {"user": of.user.name, _ACTOR: of.user.name}
         self.tell(f"channel.{what}", {**facts, **by, "vhost": of.vhost.name})
 
-    def consumer(self, vhost: VirtualHost, queue: HeldQueue, tag: str, what: str) -> None:
-        facts = {"consumer_tag": tag, "queue": queue.name, "vhost": vhost.name}
+    def consumer(self, facts: Mapping[str, Any], what: str) -> None:
         self.tell(f"consumer.{what}", facts)
 
     # Topology ----------------------------------------------------------------------------------

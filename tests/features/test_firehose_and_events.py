@@ -7,6 +7,7 @@ import pika
 import pytest
 
 import leveret
+from leveret.broker.acting import INTERNAL_USER
 from leveret.broker.policies import Policy
 from leveret.model.errors import AccessRefused
 from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
@@ -134,6 +135,9 @@ def test_the_copy_names_connection_and_channel(broker, channel):
         assert "->" in properties.headers["connection"]
 
 
+_NAMED = {"channel": "name", "vhost": "vhost", "user_who_performed_action": "user"}
+
+
 class TestEvents:
     def test_topology(self, channel):
         events = bound(channel, "amq.rabbitmq.event", "#")
@@ -153,6 +157,7 @@ class TestEvents:
             "queue.deleted",
             "exchange.deleted",
         ]
+        assert {event.headers["user_who_performed_action"] for _, event, _ in found} == {"guest"}
         made = found[2][1].headers
         assert (made["name"], made["vhost"], made["arguments"]) == (
             "told-q",
@@ -174,8 +179,8 @@ class TestEvents:
         tag = second.basic_consume(queue, print)
         second.basic_cancel(tag)
         other.close()
-        keys = [key for key, _, _ in take(channel, events, 4)]
-        assert keys == [
+        made = take(channel, events, 4)
+        assert [key for key, _, _ in made] == [
             "connection.created", "channel.created", "queue.created", "consumer.created"
         ]  # fmt: skip
         assert [key for key, _, _ in take(channel, closed, 2)] == [
@@ -183,6 +188,12 @@ class TestEvents:
         ]  # fmt: skip
         ((_, properties, _),) = take(channel, gone, 1)
         assert (properties.headers["consumer_tag"], properties.headers["queue"]) == (tag, queue)
+        facts = made[3][1].headers
+        for name in ("channel", "vhost", "user_who_performed_action"):
+            assert facts[name] == properties.headers[name] == made[1][1].headers[_NAMED[name]]
+        assert (facts["ack_required"], facts["exclusive"], facts["prefetch_count"]) == (
+            True, False, 0
+        )  # fmt: skip
 
 
 def test_events_of_logins(broker, channel):
@@ -225,6 +236,8 @@ async def told(hub):
     for message in await hub.take("events"):
         facts = message.headers()
         assert facts.pop("timestamp_in_ms") == hub.clock.wall_ms()
+        is_alarm = message.routing_key.startswith("alarm.")
+        assert facts.pop("user_who_performed_action", None) == (None if is_alarm else INTERNAL_USER)
         found.append((message.routing_key, dict(facts)))
     return found
 
