@@ -25,12 +25,21 @@ from spark_sink.selection import Request, Selection, Split, selection_params
 TIMEOUT_SECONDS = 60.0
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Where an answer leads is not where the password belongs."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 class RemoteSource:
     """The history of the broker at `url`, read as `user`."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         if not url.startswith(("http://", "https://")):
             raise SourceError(f"{url!r} is no address: it begins with http:// or https://.")
+        if "@" in url.split("/")[2]:
+            raise SourceError("The address must hold no password: give --user and --password.")
         self._url = url.rstrip("/")
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {token}"}
@@ -82,7 +91,8 @@ class RemoteSource:
             f"{self._url}/api/history/{what}?{query}", headers=self._headers
         )
         try:
-            answer: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)  # noqa: S310
+            opener = urllib.request.build_opener(_NoRedirects)
+            answer: HTTPResponse = opener.open(request, timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
             raise SourceError(_sentence(error, self._url)) from None
         except (OSError, urllib.error.URLError) as error:
@@ -102,6 +112,8 @@ def _sentence(error: urllib.error.HTTPError, url: str) -> str:
             return f"{url} does not let this user read history: it needs the tag monitoring."
         if error.code == 404:
             return f"{url} has no message history: give the address of a Leveret's HTTP API."
+        if error.code < 400:
+            return f"{url} sends readers elsewhere ({error.code}): give the broker's own address."
         body = error.read(2000).decode("utf-8", "replace")
     try:
         reason = json.loads(body).get("reason") or body

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ class Target:
     timeout: float = 60.0
     ca_file: str | None = None
     is_insecure: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The URL as messages may name it: without a password that was written into it."""
+        return re.sub(r"(?<=//)[^/?#]*@", "", self.url)
 
 
 def segment(name: str) -> str:
@@ -143,11 +149,11 @@ class Api:
         try:
             return response.json()
         except ValueError:
-            text = f"what answers at {self._target.url} is no RabbitMQ-like HTTP API."
+            text = f"what answers at {self._target.shown} is no RabbitMQ-like HTTP API."
             raise CliError(text) from None
 
     def _unreachable(self, error: Exception) -> CliError:
-        url = self._target.url
+        url = self._target.shown
         if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
             return CliError(f"{url!r} is not a URL such as http://127.0.0.1:15672.", ExitCode.USAGE)
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
@@ -160,7 +166,7 @@ class Api:
 
     def _refused(self, response: httpx.Response, where: str, what: str | None) -> CliError:
         reason, status = _reason(response), response.status_code
-        user, url = self._target.user, self._target.url
+        user, url = self._target.user, self._target.shown
         if status == 401 and reason in {"", "Login failed"}:
             text = f"{url} does not accept this password for user '{user}'."
             return CliError(text, ExitCode.NO_PERMISSION)

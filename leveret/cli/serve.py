@@ -9,6 +9,7 @@ meant, and exit code 2.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import sys
@@ -96,7 +97,17 @@ def serve(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"leveret: {error}\n")
         return 1
 
+    _leave_no_core()
     gc.disable()  # an eighth of the start is the collector walking modules; launch turns it on
     from leveret.launch import serve as run_broker
 
     return run_broker(settings)
+
+
+def _leave_no_core() -> None:
+    """A core file would hold every password given lately; `prlimit --core` allows one again."""
+    with contextlib.suppress(ImportError):  # not on every system
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))

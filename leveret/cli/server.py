@@ -63,7 +63,7 @@ def status(session: Session) -> None:
         f"{item.get('protocol')} {item.get('ip_address')}:{item.get('port')}" for item in listeners
     ]
     shown = {name: value for name, value in values.items() if value is not None}
-    session.out.record(f"Status of {session.target.url} ...", shown)
+    session.out.record(f"Status of {session.target.shown} ...", shown)
 
 
 def _node_status(node: Json) -> dict[str, Json]:
@@ -98,7 +98,7 @@ def ping(session: Session) -> None:
     started = time.perf_counter()
     session.api.get("whoami")
     elapsed = (time.perf_counter() - started) * 1000
-    session.out.remark(f"Ping succeeded: {session.target.url} answered in {elapsed:.0f} ms.")
+    session.out.remark(f"Ping succeeded: {session.target.shown} answered in {elapsed:.0f} ms.")
 
 
 @command
@@ -140,7 +140,7 @@ def cluster_status(session: Session) -> None:
         (name, node.get("name"), node.get("type", "disc"), node.get("running", True))
         for node in nodes
     ]
-    session.out.remark(f"Cluster status of {session.target.url} ...")
+    session.out.remark(f"Cluster status of {session.target.shown} ...")
     session.out.rows(("cluster_name", "node", "type", "running"), rows)
 
 
@@ -184,7 +184,7 @@ def stop(
 ) -> None:
     """Stop the server cleanly: everything confirmed is on disk when it has gone."""
     session.api.post("shutdown")
-    session.out.remark(f"{session.target.url} is stopping.")
+    session.out.remark(f"{session.target.shown} is stopping.")
     if wait:
         _wait_until_gone(session)
         session.out.remark("Stopped.")
@@ -199,7 +199,7 @@ def _wait_until_gone(session: Session) -> None:
             if error.code is ExitCode.UNAVAILABLE:
                 return
         time.sleep(STOP_POLL)
-    text = f"{session.target.url} still answers {STOP_DEADLINE:g} s after it was told to stop."
+    text = f"{session.target.shown} still answers {STOP_DEADLINE:g} s after it was told to stop."
     raise CliError(text, ExitCode.TIMEOUT)
 
 
@@ -212,8 +212,8 @@ def reset(
     # For RabbitMQ the same call only clears statistics: it must not look like success there.
     session.api.get("settings", what="Leveret at this URL; only Leveret can be reset so")
     if not yes and sys.stdin.isatty():
-        question = f"Everything on {session.target.url} will be lost. Go on?"
+        question = f"Everything on {session.target.shown} will be lost. Go on?"
         if not typer.confirm(question, err=True):
             raise CliError("nothing was reset.")
     session.api.delete("reset", query={"everything": True})
-    session.out.remark(f"{session.target.url} is empty again.")
+    session.out.remark(f"{session.target.shown} is empty again.")
