@@ -24,10 +24,13 @@ from tests.torture.schedule import kill_among_the_delayed
 from tests.torture.security.crowd import churn, keep_silent, stay_idle
 from tests.torture.security.flood import flood_memory
 from tests.torture.security.fuzz import fuzz_inside, fuzz_live
-from tests.torture.security.guessing import flood_names, guess_passwords
+from tests.torture.security.guessing import guess_passwords
 from tests.torture.security.half_open import vanish
 from tests.torture.security.health import keep_in_time, stop_and_go_on
 from tests.torture.security.many_queues import keep_queues
+from tests.torture.security.names import flood_names
+from tests.torture.security.revoking import revoke
+from tests.torture.security.rows import ROWS
 from tests.torture.security.scans import scan_source, scan_tls
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
@@ -88,8 +91,10 @@ SCENARIOS = (
     Scenario("R-33", "mutated sessions", 50_000, "sessions", fuzz_live),
     Scenario("R-38", "TLS as sslyze sees it", 1, "scan", scan_tls),
     Scenario("R-39", "guessed passwords", 1_200, "tries", guess_passwords),
+    *(Scenario(suite.row, suite.title, size, unit, suite) for suite, size, unit in ROWS),
+    Scenario("R-41", "rights taken away", 200, "rounds of four", revoke),
     Scenario("R-48", "bandit", 1, "scan", scan_source),
-    Scenario("R-49", "a flood of names", 100_000, "queues", flood_names),
+    Scenario("R-49", "a flood of names", 100_000, "queues, and as many bindings", flood_names),
     Scenario("R-21", "clock jumps", 200, "settings of the clock", set_the_clock),
     Scenario("C-delay", "kill -9 among delayed messages", 100, "kills", _delay),
     Scenario(

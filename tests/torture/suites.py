@@ -1,7 +1,7 @@
 """Rows whose long form is a set of the project's own tests, run alone and at another size.
 
 pytest runs in a process of its own; what it counted becomes the figures. The variable
-`LEVERET_TORTURE_SIZE` tells those tests that have a size which one to take (`size_or`).
+`TORTURE_SIZE` tells those tests that have a size which one to take (`size_or`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.support.brokers import ROOT
 from tests.torture.outcome import Outcome, Progress
 
-SIZE = "LEVERET_TORTURE_SIZE"
+SIZE = "TORTURE_SIZE"
 _SHARE = re.compile(rb"\[ *(\d+)%\]")
 
 

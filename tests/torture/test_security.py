@@ -8,7 +8,7 @@ import pytest
 
 from tests.torture.security.crowd import churn, keep_silent, stay_idle
 from tests.torture.security.fuzz import fuzz_live
-from tests.torture.security.guessing import flood_names
+from tests.torture.security.names import flood_names
 
 SEED = 20_261_116
 pytestmark = pytest.mark.timeout(300)

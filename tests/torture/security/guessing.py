@@ -1,4 +1,4 @@
-"""R-39: passwords guessed in parallel and in series. R-49: a flood of names."""
+"""R-39: passwords guessed in parallel and in series; how long known and unknown names take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 import time
 from pathlib import Path
 
-from pamqp import commands, frame
+from pamqp import commands
 
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
@@ -80,40 +80,3 @@ async def _gap(directory: Path) -> float:
     await broker.stop()
     known, unknown = (statistics.median(seen) for seen in times.values())
     return abs(known - unknown) / max(known, unknown)
-
-
-async def flood_names(
-    directory: Path, queues: int, _seed: int, progress: Progress = silent
-) -> Outcome:
-    """One user declares queues without end; the limit answers 406 and memory stays in bounds."""
-    broker = BrokerProcess(directory, "--memory")
-    broker.settings = (f"queue_max={queues}",)
-    await broker.start()
-    raw = await Raw.connect(broker.address)
-    await raw.log_in()
-    await _declare(raw, 0, 100)
-    before = broker.memory("VmRSS")
-    for first in range(100, queues, 100):
-        await _declare(raw, first, min(100, queues - first))
-        progress(first + 100, queues)
-    each = (broker.memory("VmRSS") - before) * 1024 / (queues - 100)
-    raw.send(frame.marshal(commands.Queue.Declare(queue="one-too-many"), 1))
-    answer = await raw.next()
-    refused = answer.reply_code if isinstance(answer, commands.Channel.Close) else 0
-    raw.drop()
-    await broker.stop()
-    problems = []
-    if refused != 406:
-        problems.append(f"beyond the limit the answer is {refused}, not 406")
-    if each > 20:
-        problems.append(f"{each:.1f} KiB for each queue")
-    figures = f"{queues} queues of one user: {each:.1f} KiB each, the next one is refused {refused}"
-    return Outcome("R-49", "a flood of names", figures, tuple(problems))
-
-
-async def _declare(raw: Raw, first: int, count: int) -> None:
-    methods = (commands.Queue.Declare(queue=f"name-{first + n}") for n in range(count))
-    raw.send(b"".join(frame.marshal(method, 1) for method in methods))
-    for _ in range(count):
-        if not isinstance(await raw.next(), commands.Queue.DeclareOk):
-            raise RuntimeError("a queue was refused below the limit")

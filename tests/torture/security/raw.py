@@ -22,15 +22,17 @@ def start_ok(user: str = "guest", password: str = "guest") -> bytes:
     return frame.marshal(method, 0)
 
 
-def tune_and_open(heartbeat: int = 60) -> bytes:
+def tune_and_open(heartbeat: int = 60, vhost: str = "/") -> bytes:
     tune = commands.Connection.TuneOk(2047, 131072, heartbeat)
-    return frame.marshal(tune, 0) + frame.marshal(commands.Connection.Open("/"), 0)
+    return frame.marshal(tune, 0) + frame.marshal(commands.Connection.Open(vhost), 0)
 
 
 class Raw:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.closed_with = 0
+        """The code with which the broker refused the log-in."""
 
     @classmethod
     async def connect(cls, address: tuple[str, int], **options: Any) -> Raw:
@@ -50,16 +52,19 @@ class Raw:
             return None
         return frame.unmarshal(head + rest)[2]
 
-    async def log_in(self, user: str = "guest", password: str = "guest") -> bool:
+    async def log_in(self, user: str = "guest", password: str = "guest", vhost: str = "/") -> bool:
         """The whole handshake and one channel; False when refused."""
         self.send(HEADER)
         await self.next()
         self.send(start_ok(user, password))
         if not isinstance(await self.next(), commands.Connection.Tune):
             return False
-        self.send(tune_and_open() + frame.marshal(commands.Channel.Open(), 1))
-        opened, channel = await self.next(), await self.next()
-        return opened is not None and isinstance(channel, commands.Channel.OpenOk)
+        self.send(tune_and_open(vhost=vhost) + frame.marshal(commands.Channel.Open(), 1))
+        opened = await self.next()
+        if isinstance(opened, commands.Connection.Close):
+            self.closed_with = int(opened.reply_code or 0)
+            return False
+        return opened is not None and isinstance(await self.next(), commands.Channel.OpenOk)
 
     async def ends(self) -> float:
         """Seconds until the broker ends the connection."""
