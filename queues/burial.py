@@ -67,17 +67,16 @@ class Burial:
         self.retry_ms = self._up.now_ms() + RETRY_MS
         self._up.look_at(self.retry_ms, self._queue)
 
-    def retry(self) -> bool:
-        """Try again if it is time to; whether it was."""
+    def retry(self) -> None:
+        """Try again if it is time to."""
         if self._up.now_ms() < self.retry_ms:
-            return False
+            return
         groups: dict[Cause, list[Entry]] = {}
         for cause, entry in self.stuck:
             groups.setdefault(cause, []).append(entry)
         self.clear()
         for (kind, reason, actor), entries in groups.items():
             self.bury(entries, kind, reason, actor)
-        return True
 
     def clear(self) -> list[Entry]:
         """Nothing is stuck any more; what was."""

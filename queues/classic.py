@@ -31,9 +31,8 @@ from queues.paging import Paging
 from queues.port import Consumer, DeathReason, Enqueued, Tap, Upward
 from queues.ready import Ready, by_id, make_ready, put_back
 from queues.rota import Rota
+from queues.shares import share, share_out
 from queues.spec import QueueSpec
-
-SLICE_BYTES = 128 * 1024
 
 
 class ClassicQueue:
@@ -72,6 +71,7 @@ class ClassicQueue:
         self._window = sys.maxsize if in_memory else window
         self._window_bytes = sys.maxsize if in_memory else window_bytes
         self._rota = Rota()
+        self._is_handing_out = False
         self._exclusive: Consumer | None = None
         self._waiting_for_head: list[Callable[[], None]] = []
         self.closed = False
@@ -122,15 +122,24 @@ class ClassicQueue:
             return Enqueued.TAKEN
         if self.dedup is not None and self.dedup.is_repeated(message):
             return Enqueued.WAITING
-        if refuses(self, message):
+        if refuses(self, message) and self._still_refuses(message):
             if self.options.overflow is Overflow.REJECT_PUBLISH_DLX:
                 self._up.republish(self, [message], DeathReason.MAXLEN)
             return Enqueued.REJECTED
         self._admit(message, deadline(self.options, message))
         if self.dedup is not None:
             self.dedup.remember(message)
-        self.trim()
+        # What consumers can take is no surplus, and a burial may fill another queue that buries:
+        # both are seen to at the end of the turn.
+        if not self._rota and self.options.dead_letter_exchange is None:
+            self._trim()
         return Enqueued.TAKEN
+
+    def _still_refuses(self, message: Message) -> bool:
+        """After consumers have taken what they can."""
+        if self._rota and not self._is_handing_out:
+            self._hand_out()
+        return refuses(self, message)
 
     def enqueue_run(self, messages: list[Message]) -> bool:
         """`enqueue` for several messages at once, none of which expires.
@@ -179,7 +188,7 @@ class ClassicQueue:
         self.ready.append(entry)
         self.ready_bytes += size
 
-    def trim(self) -> None:
+    def _trim(self) -> None:
         """Where too much is held, what came first goes first."""
         entries = surplus(self)
         if entries:
@@ -203,7 +212,6 @@ class ClassicQueue:
         self.options = options_of(self.spec.arguments, policy)
         self._plain = self.options.is_plain
         self._tell_journal()
-        self.trim()
         self.used()
         self._up.touch(self)
 
@@ -232,16 +240,20 @@ class ClassicQueue:
 
     def dispatch(self) -> None:
         self.touched = False
-        if self.burial.stuck and self.burial.retry():
-            self.trim()
+        if self.closed:
+            return
+        if self.burial.stuck:
+            self.burial.retry()
         if self._waiting_for_head and (self.ready or not self.backlog):
             self._tell_head_waiters()
         if not self._rota:
             if not self._retire_if_unused():
                 self._expire()
+                self._trim()
                 self._read_ahead()
             return
-        self._hand_out()
+        if self._hand_out():
+            self._trim()
         if self.ready and self.ready[0].expires_ms:
             self._expire()
         self._read_ahead()
@@ -250,14 +262,24 @@ class ClassicQueue:
         if self.backlog and self.paging is not None:
             self.paging.read_ahead()
 
-    def _hand_out(self) -> None:
+    def _hand_out(self) -> bool:
+        """Give consumers what they can take; False while they wait for the right to get it."""
+        self._is_handing_out = True
+        try:
+            return self._serve_all()
+        finally:
+            self._is_handing_out = False
+
+    def _serve_all(self) -> bool:
         single = self.options.single_active
         while self.ready:
             if is_past(self.ready[0], self._up) and not self._expire():
-                return
+                return True
             takers = self._rota.only_first() if single else self._rota.takers()
-            if not takers or not self.ready or not self._may_deliver():
-                return
+            if not takers or not self.ready:
+                return True
+            if not self._may_deliver():
+                return False
             if len(takers) == 1:
                 self._serve_one(*takers[0])
             elif any(consumer.shares_credit for consumer, _ in takers):
@@ -265,6 +287,7 @@ class ClassicQueue:
                 self._rota.served(takers[0][0])
             else:
                 self._serve_in_turn(takers)
+        return True
 
     def _may_deliver(self) -> bool:
         """Durable queues deliver only what the lease covers, and renew it ahead of need."""
@@ -280,37 +303,10 @@ class ClassicQueue:
         self._up.touch(self)
 
     def _serve_one(self, consumer: Consumer, credit: int) -> None:
-        ready, limit = self.ready, self._lease_limit()
-        entries: list[Entry] = []
-        room = SLICE_BYTES
-        while credit and ready and room > 0 and ready[0].id <= limit:
-            if ready[0].expires_ms and entries:
-                break  # each of these is judged by the clock before it goes
-            entry = ready.popleft()
-            room -= entry.message.body_size
-            entries.append(entry)
-            credit -= 1
-        self._hand_over(consumer, entries)
+        self._hand_over(consumer, share(self.ready, credit, self._lease_limit()))
 
     def _serve_in_turn(self, takers: list[tuple[Consumer, int]]) -> None:
-        ready, limit = self.ready, self._lease_limit()
-        shares: list[list[Entry]] = [[] for _ in takers]
-        credits = [credit for _, credit in takers]
-        room = SLICE_BYTES
-        turn, idle = 0, 0
-        last = takers[0][0]
-        while ready and room > 0 and idle < len(takers) and ready[0].id <= limit:
-            if ready[0].expires_ms and any(shares):
-                break
-            if credits[turn]:
-                entry = ready.popleft()
-                room -= entry.message.body_size
-                shares[turn].append(entry)
-                credits[turn] -= 1
-                last, idle = takers[turn][0], 0
-            else:
-                idle += 1
-            turn = (turn + 1) % len(takers)
+        shares, last = share_out(self.ready, takers, self._lease_limit())
         for (consumer, _), entries in zip(takers, shares, strict=True):
             if entries:
                 self._hand_over(consumer, entries)
@@ -396,7 +392,6 @@ class ClassicQueue:
         if self.journal is not None:
             self.journal.requeued(stored_ids(entries), actor)
         self.ready = put_back(self.ready, entries)
-        self.trim()
         self._up.touch(self)
 
     def purge(self) -> int:
@@ -470,6 +465,8 @@ class ClassicQueue:
             self._exclusive = consumer
         self._rota.add(consumer)
         self.had_consumers = True
+        if self.journal is not None:
+            self.journal.prepare_lease(self._lease_granted)
         self._up.touch(self)
 
     def remove_consumer(self, consumer: Consumer) -> None:

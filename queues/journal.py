@@ -159,6 +159,10 @@ class Journal:
         if ids and self.keep is not Keep.NOTHING:
             self._store.record_many(EventKind.REQUEUED, self.queue_id, ids, actor)
 
+    def prepare_lease(self, granted: Callable[[], None]) -> None:
+        """Somebody will want deliveries: the first one should not have to wait."""
+        self.extend_lease(next(self._store.ids), granted)
+
     def extend_lease(self, newest: int, granted: Callable[[], None]) -> None:
         """Ask for the right to deliver up to well past `newest`; `granted` when it is durable."""
         if newest + LEASE_MARGIN <= self._asked:

@@ -66,7 +66,6 @@ class Paging:
             elif not stored.was_lost:
                 queue.counters.rotten += 1
                 self._journal.unreadable(stored)
-        queue.trim()
         self._up.touch(queue)
         self.read_ahead()
 

@@ -96,7 +96,9 @@ class DeadLetters:
             return None
         dead = engraved(message, epitaph)
         if epitaph.plan is None:
-            epitaph.plan = self._plan(vhost, dead, dead.headers())
+            plan = epitaph.plan = self._plan(vhost, dead, dead.headers())
+            if plan is not None:
+                plan.queues = _without_cycles(plan.queues, [_this(queue, reason)])
         plan = epitaph.plan
         return (dead, plan) if plan is not None and plan.reusable else None
 
@@ -114,7 +116,7 @@ class DeadLetters:
         plan = self._plan(vhost, dead, headers)
         if plan is None:
             return None
-        plan.queues = _without_cycles(plan.queues, deaths, reason)
+        plan.queues = _without_cycles(plan.queues, [_this(queue, reason), *deaths])
         return dead, plan
 
     def _plan(self, vhost: VirtualHost, dead: Message, headers: Headers) -> Plan | None:
@@ -147,21 +149,24 @@ def watch_stuck(broker: Broker) -> None:
     broker.alarms.set("dead-letters", reason, blocks=False)
 
 
-def _without_cycles(queues: list[Target], deaths: list[Death], reason: DeathReason) -> list[Target]:
+def _this(queue: ClassicQueue, reason: DeathReason) -> Death:
+    return {"queue": queue.name, "reason": reason}
+
+
+def _without_cycles(queues: list[Target], deaths: list[Death]) -> list[Target]:
+    """`deaths` are all it has died, the newest first."""
     kept: list[Target] = []
     for queue in queues:
         if isinstance(queue, Doorway):
-            queue.behind = _without_cycles(queue.behind, deaths, reason)
+            queue.behind = _without_cycles(queue.behind, deaths)
             kept.append(queue)
-        elif not _is_cycle(queue.name, deaths, reason):
+        elif not _is_cycle(queue.name, deaths):
             kept.append(queue)
     return kept
 
 
-def _is_cycle(target: str, deaths: list[Death], reason: DeathReason) -> bool:
+def _is_cycle(target: str, deaths: list[Death]) -> bool:
     """Round and round without anybody rejecting it: such a message is dropped."""
-    if reason is DeathReason.REJECTED:
-        return False
     been = [index for index, death in enumerate(deaths) if death["queue"] == target]
     if not been:
         return False

@@ -137,9 +137,11 @@ class TestFullTarget:
 
     async def test_too_long_turns_newcomers_away_meanwhile(self, hub):
         queue = self.pair(hub, max_length=1)
-        answers = [hub.publish("", "q", body).taken for body in (b"1", b"2", b"3", b"4")]
+        answers = []
+        for body in (b"1", b"2", b"3", b"4"):
+            answers.append(hub.publish("", "q", body).taken)
+            await hub.settle()
         assert answers == [True, True, True, False]
-        await hub.settle()
         assert (queue.ready_count, queue.unacked_count) == (1, 1)
         assert await self.make_room(hub) == [b"1"]
         assert await hub.bodies("grave") == [b"2"]

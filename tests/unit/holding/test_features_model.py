@@ -117,6 +117,8 @@ class FeaturesMachine(RuleBasedStateMachine):
         self.dead: list[tuple[int, DeathReason]] = []
         self.told: list[tuple[int, DeathReason]] = []
         self.takers: list[Taker] = []
+        self.handed: list[int] = []
+        self.before: dict[int, list[Entry]] | None = None
 
     # What the queue says -----------------------------------------------------------------------
 
@@ -145,6 +147,9 @@ class FeaturesMachine(RuleBasedStateMachine):
     def held_octets(self) -> int:
         return sum(item.size for item in self.ready)
 
+    def all_held(self) -> dict[int, list[Entry]]:
+        return {id(taker): list(taker.held) for taker in self.takers}
+
     def trim(self) -> None:
         if self.overflow is Overflow.DROP_HEAD:
             over: list[Item] = []
@@ -172,29 +177,40 @@ class FeaturesMachine(RuleBasedStateMachine):
             over.append(self.ready.pop(0))
         self.die(over, DeathReason.EXPIRED)
 
-    def turn(self) -> None:
-        """One turn of the queue, and what must have come of it."""
+    def hand_out(self) -> None:
+        """Consumers take what they can; what has expired at the head dies first."""
         credit = sum(one.credit() for one in (self.takers[:1] if self.single else self.takers))
-        before = {id(taker): list(taker.held) for taker in self.takers}
-        if self.stuck and self.now_ms >= self.retry_ms:
-            again, self.stuck = self.stuck, []
-            for reason in dict.fromkeys(reason for reason, _ in again):
-                self.die([item for why, item in again if why is reason], reason)
-            self.trim()
-        handed: list[int] = []
         self.expire()
         while credit and self.ready:
             item = self.ready.pop(0)
             self.out[item.id] = item
-            handed.append(item.id)
+            self.handed.append(item.id)
             credit -= 1
+            self.expire()
+
+    def begin(self) -> None:
+        """What comes now is a turn of its own: not one with publishes before it."""
+        if self.before is not None:
+            self.turn()
+
+    def turn(self) -> None:
+        """One turn of the queue, and what must have come of it and of publishes in it."""
+        before, self.before = self.before or self.all_held(), None
+        if self.stuck and self.now_ms >= self.retry_ms:
+            again, self.stuck = self.stuck, []
+            for reason in dict.fromkeys(reason for reason, _ in again):
+                self.die([item for why, item in again if why is reason], reason)
+        self.hand_out()
+        self.trim()
+        if self.takers:
             self.expire()
         self.queue.dispatch()
         found = {
             id(taker): [entry for entry in taker.held if entry not in before[id(taker)]]
             for taker in self.takers
         }
-        assert sorted(e.id for entries in found.values() for e in entries) == sorted(handed)
+        assert sorted(e.id for entries in found.values() for e in entries) == sorted(self.handed)
+        self.handed = []
         if self.single:
             assert all(not found[id(taker)] for taker in self.takers[1:])
         for entries in found.values():
@@ -206,8 +222,13 @@ class FeaturesMachine(RuleBasedStateMachine):
 
     # What may happen ---------------------------------------------------------------------------
 
-    @rule(size=st.integers(0, 5), priority=maybe(st.integers(0, 5)), ttl=maybe(st.integers(1, 999)))
-    def publish(self, size: int, priority: int | None, ttl: int | None) -> None:
+    @rule(
+        size=st.integers(0, 5),
+        priority=maybe(st.integers(0, 5)),
+        ttl=maybe(st.integers(1, 999)),
+        is_last=st.booleans(),
+    )
+    def publish(self, size: int, priority: int | None, ttl: int | None, is_last: bool) -> None:
         self.last += 1
         said = {"priority": priority, "expiration": None if ttl is None else str(ttl)}
         properties = {key: value for key, value in said.items() if value is not None}
@@ -216,6 +237,9 @@ class FeaturesMachine(RuleBasedStateMachine):
         level = min(priority or 0, self.levels) if self.levels is not None else 0
         lives = [one for one in (ttl, self.ttl) if one is not None]
         item = Item(self.last, size, level, self.now_ms + min(lives) if lives else None)
+        self.before = self.before or self.all_held()
+        if self.refuses(size) and self.takers:
+            self.hand_out()
         if self.refuses(size):
             if self.overflow is Overflow.REJECT_PUBLISH_DLX and self.dies_on and not self.is_full:
                 self.dead.append((item.id, DeathReason.MAXLEN))
@@ -223,7 +247,8 @@ class FeaturesMachine(RuleBasedStateMachine):
             wanted = Enqueued.REJECTED
         else:
             self.place(item)
-            self.trim()
+            if not self.takers and not self.dies_on:
+                self.trim()
             wanted = Enqueued.TAKEN
         if self.overflow is Overflow.REJECT_PUBLISH_DLX and not self.dies_on:
             kept = len(self.told)
@@ -231,11 +256,13 @@ class FeaturesMachine(RuleBasedStateMachine):
             del self.told[kept:]  # without a target nobody listens
         else:
             assert self.queue.enqueue(message) is wanted
-        self.turn()
+        if is_last:
+            self.turn()
 
     @precondition(lambda self: len(self.takers) < 3)
     @rule(prefetch=st.integers(1, 3))
     def consume(self, prefetch: int) -> None:
+        self.begin()
         taker = Taker(prefetch)
         self.queue.add_consumer(taker)
         self.takers.append(taker)
@@ -250,9 +277,8 @@ class FeaturesMachine(RuleBasedStateMachine):
         for item in back:
             if item not in worn:
                 self.place(item)
-        self.trim()
 
-    @precondition(lambda self: any(taker.held for taker in self.takers))
+    @precondition(lambda self: self.before is None and any(one.held for one in self.takers))
     @rule(data=st.data(), outcome=st.sampled_from(Outcome))
     def settle(self, data: st.DataObject, outcome: Outcome) -> None:
         taker = data.draw(st.sampled_from([one for one in self.takers if one.held]))
@@ -272,6 +298,7 @@ class FeaturesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.takers)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
+        self.begin()
         taker = data.draw(st.sampled_from(self.takers))
         self.takers.remove(taker)
         self.queue.remove_consumer(taker)
@@ -282,6 +309,7 @@ class FeaturesMachine(RuleBasedStateMachine):
 
     @rule()
     def get(self) -> None:
+        self.begin()
         self.expire()
         entry = self.queue.take(0, no_ack=True)
         if self.ready and not (self.single and self.takers):
@@ -292,24 +320,27 @@ class FeaturesMachine(RuleBasedStateMachine):
 
     @rule(ms=st.integers(1, 4_000))
     def wait(self, ms: int) -> None:
+        self.begin()
         self.now_ms += ms
         self.turn()
 
     @rule(length=maybe(st.integers(0, 3)))
     def govern(self, length: int | None) -> None:
+        self.begin()
         asked = [one for one in (length, self.own_length) if one is not None]
         self.length = min(asked) if asked else None
-        self.trim()
         self.queue.govern({} if length is None else {"max-length": length})
         self.turn()
 
     @precondition(lambda self: self.dies_on)
     @rule()
     def fill_or_empty_the_target(self) -> None:
+        self.begin()
         self.is_full = not self.is_full
 
     @rule()
     def purge(self) -> None:
+        self.begin()
         assert self.queue.purge() == len(self.ready) + len(self.stuck)
         self.gone += len(self.ready) + len(self.stuck)
         self.ready, self.stuck = [], []
