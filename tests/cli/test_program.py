@@ -53,8 +53,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(server):
 
 def test_interrupting_consume_is_its_normal_end(server):
     server.answers["POST /api/queues/%2F/q/get"] = [{"payload": "x"}]
+    # A test run in the background ignores interrupts, and so would what it starts.
+    command = ["env", "--default-signal=INT", *COMMAND, "consume", "q"]
     with subprocess.Popen(
-        [*COMMAND, "consume", "q"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout and process.stderr
         assert process.stdout.readline() == b"x\n"

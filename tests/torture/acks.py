@@ -61,7 +61,7 @@ async def _publish(address: tuple[str, int], ledger: Ledger) -> None:
     for _ in range(SENT):
         sequence = ledger.will_send(QUEUE, 1)
         client.publish("", QUEUE, make_body(1, sequence, 200), PROPERTIES["persistent"])
-    await asyncio.wait_for(done.wait(), 30)
+    await asyncio.wait_for(done.wait(), 60)
     for sequence in range(ledger.sent[QUEUE, 1] - SENT + 1, ledger.sent[QUEUE, 1] + 1):
         ledger.was_confirmed(QUEUE, 1, sequence)
     client.close()

@@ -149,7 +149,7 @@ async def _consume(address: tuple[str, int], ledger: Ledger) -> None:
     )
     await client.consume(TAKEN, 50)
     for _ in range(MESSAGES // 20):
-        some = [await asyncio.wait_for(bodies.get(), 30) for _ in range(10)]
+        some = [await asyncio.wait_for(bodies.get(), 60) for _ in range(10)]
         client.ack(some[-1][0], True)
         for _, body in some:
             ledger.seen[TAKEN, *(read_body(body) or (0, 0))] = 1

@@ -86,7 +86,7 @@ async def kill_under_load(
 
 
 async def _until_confirmed(ledger: Ledger, target: int, broker: BrokerProcess) -> None:
-    await until(lambda: broker.has_ended or len(ledger.confirmed) >= target, 60)
+    await until(lambda: broker.has_ended or len(ledger.confirmed) >= target, 180)
 
 
 def problems_of(verdict: Verdict) -> list[str]:

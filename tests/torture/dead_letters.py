@@ -51,6 +51,7 @@ async def kill_among_the_dying(
             asyncio.create_task(_publish(broker.address, books, per_cycle)),
             asyncio.create_task(_reject(broker.address)),
         ]
+        await until(lambda: bool(books.confirmed))
         await asyncio.sleep(chance.uniform(0.2, 0.2 + per_cycle / 5_000))
         await broker.kill()
         await asyncio.gather(*jobs)

@@ -208,7 +208,7 @@ async def request(address: str, method: str, path: str, body: dict[str, object])
 
 
 async def _http_ready(address: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 if await request(address, "GET", "whoami", {}) == 200:

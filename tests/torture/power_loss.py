@@ -38,7 +38,7 @@ class WriteBackDisk:
         """Cut the power; how many writes were not synced."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"fail {mode.value} {seed}\n".encode())
-        answer = await asyncio.wait_for(self._process.stdout.readline(), 20)
+        answer = await asyncio.wait_for(self._process.stdout.readline(), 60)
         return int(answer.split()[1])
 
 
@@ -72,8 +72,7 @@ async def cut_the_power(
     verdict, unsynced = await _failures(
         directory / "disk", modes, chance, {}, lambda done: progress(done, total)
     )
-    weaker = {"LEVERET_TEST_SYNCHRONOUS": "NORMAL"}
-    control, _ = await _failures(directory / "control", [Mode.DROP], chance, weaker)
+    control = await _control(directory / "control", chance)
     progress(total, total)
     problems = problems_of(verdict)
     if not control.lost:
@@ -84,6 +83,15 @@ async def cut_the_power(
         f"{control.confirmed}"
     )
     return Outcome("R-02", "power loss on a write-back file system", figures, tuple(problems))
+
+
+async def _control(directory: Path, chance: random.Random, tries: int = 5) -> Verdict:
+    """With weaker syncs. A broker that was idle for a moment has synced all, and loses nothing."""
+    weaker = {"LEVERET_TEST_SYNCHRONOUS": "NORMAL"}
+    verdict, _ = await _failures(directory / str(tries), [Mode.DROP], chance, weaker)
+    if verdict.lost or tries == 1:
+        return verdict
+    return await _control(directory, chance, tries - 1)
 
 
 async def _failures(

@@ -179,7 +179,7 @@ async def _check(
         address, on_delivery=lambda _t, redelivered, body: seen.was_delivered(queue, body, True)
     )
     await reader.consume(queue, 0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while held.ready_count:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
     await reader.sync()

@@ -16,7 +16,7 @@ from pamqp.header import ContentHeader
 from tests.torture.client import Client, ConnectionGone
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.waiting import until
+from tests.torture.waiting import until, until_reaches
 
 EXCHANGE, QUEUE = "later", "once"
 _NUMBER = struct.Struct(">Q")
@@ -71,8 +71,10 @@ async def kill_among_the_delayed(
     for done in range(cycles):
         await broker.start()
         await _declare(broker.address)
+        before = len(publisher.confirmed)
         job = asyncio.create_task(publisher.run(broker.address, chance, per_cycle))
-        await asyncio.sleep(chance.uniform(0.2, 0.7))
+        await until_reaches(lambda: len(publisher.confirmed), before + 1)
+        await asyncio.sleep(chance.uniform(0.1, 0.6))
         await broker.kill()
         await job
         progress(done + 1, cycles)
@@ -120,7 +122,7 @@ async def _take(address: tuple[str, int], least: int) -> Counter[int]:
     client = await Client.connect(address, on_delivery=delivered)
     await client.consume(QUEUE, 0, no_ack=True)
     with contextlib.suppress(TimeoutError):
-        await until(lambda: len(numbers) >= least, 20)
+        await until(lambda: len(numbers) >= least)
     await asyncio.sleep(0.5)  # whatever comes twice would come now
     client.close()
     return numbers

@@ -66,7 +66,7 @@ async def _stalled(broker: BrokerProcess, no_ack: bool) -> tuple[Client, int]:
     await client.consume(BACKLOG_QUEUE, 0, no_ack=no_ack)
     client.stop_reading()
     left, last = await watcher.count(BACKLOG_QUEUE), -1
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while left != last:
             await asyncio.sleep(0.5)
             left, last = await watcher.count(BACKLOG_QUEUE), left

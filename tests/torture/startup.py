@@ -84,7 +84,7 @@ async def _second_instance(directory: Path, problems: list[str]) -> float:
     second = BrokerProcess(directory)
     began = time.monotonic()
     line = await second.launch()
-    code = await second.wait(20)
+    code = await second.wait(60)
     took = time.monotonic() - began
     await second.kill()
     said = second.said().strip()

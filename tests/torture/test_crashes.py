@@ -13,7 +13,7 @@ from tests.torture.definitions import kill_while_defining
 from tests.torture.transactions import kill_in_commit
 
 SEED = 20261116
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def test_r01_nothing_confirmed_is_lost(tmp_path):

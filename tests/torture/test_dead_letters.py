@@ -5,7 +5,7 @@ import pytest
 
 from tests.torture.dead_letters import kill_among_the_dying
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def test_r06_each_is_in_exactly_one_place(tmp_path):

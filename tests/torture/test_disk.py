@@ -11,7 +11,7 @@ from tests.torture.faults import inject_faults
 from tests.torture.rot import flip_bits
 
 SEED = 20261116
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def test_r04_failed_syncs_and_writes_confirm_nothing(tmp_path):

@@ -16,7 +16,7 @@ from tests.torture.startup import start_and_stop
 
 SEED = 20_261_116
 MESSAGES, QUEUES = 60_000, 500
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def test_r13_starts_and_stops_and_r14_slow_consumers(tmp_path):

@@ -13,7 +13,7 @@ from tests.torture.power_loss import cut_the_power
 from tests.torture.writeback_fs import Disk, Mode
 
 SEED = 20261116
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def test_r02_nothing_confirmed_is_lost_and_the_control_loses(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.torture.schedule import kill_among_the_delayed
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def test_each_delayed_message_comes_once(tmp_path):

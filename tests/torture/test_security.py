@@ -11,7 +11,7 @@ from tests.torture.security.fuzz import fuzz_live
 from tests.torture.security.names import flood_names
 
 SEED = 20_261_116
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def test_r16_idle_connections_are_small(tmp_path):
@@ -25,7 +25,7 @@ async def test_r18_connections_that_come_and_go_leave_nothing(tmp_path):
 
 
 async def test_r30_strangers_keep_nobody_out(tmp_path):
-    outcome = await keep_silent(tmp_path / "run", 40, SEED, seconds=1)
+    outcome = await keep_silent(tmp_path / "run", 40, SEED, seconds=4)
     assert outcome.safe, str(outcome)
 
 

@@ -99,7 +99,7 @@ async def _prepare(address: tuple[str, int], books: Books, count: int) -> None:
         number = books.next()
         books.work.add(number)
         client.publish("", WORK, _NUMBER.pack(number), PROPERTIES["persistent"])
-    await asyncio.wait_for(done.wait(), 30)
+    await asyncio.wait_for(done.wait(), 60)
     client.close()
 
 
@@ -113,9 +113,13 @@ async def _commit_on(address: tuple[str, int], books: Books) -> None:
     with contextlib.suppress(ConnectionGone, ConnectionError, TimeoutError):
         client = await Client.connect(address, on_delivery=delivered)
         await client.call(commands.Tx.Select(), commands.Tx.SelectOk)
+        ending = asyncio.ensure_future(client.gone.wait())
+        ending.add_done_callback(lambda _: inbox.put_nowait((0, 0)))  # nobody waits for ever
         await client.consume(WORK, ACKS)
-        while not client.gone.is_set():
-            taken = [await asyncio.wait_for(inbox.get(), 2) for _ in range(ACKS)]
+        while True:
+            taken = [await inbox.get() for _ in range(ACKS) if not client.gone.is_set()]
+            if client.gone.is_set():
+                return
             number = books.next()
             books.acked_by[number] = [work for _, work in taken]
             for place in range(PUBLISHES):

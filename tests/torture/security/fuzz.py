@@ -36,7 +36,7 @@ async def fuzz_live(
     directory: Path, sessions: int, seed: int, progress: Progress = silent
 ) -> Outcome:
     broker = BrokerProcess(directory, "--memory")
-    broker.settings = ("handshake_timeout=2", "login_tries_per_source=0", "log_level=error")
+    broker.settings = ("login_tries_per_source=0", "log_level=error")
     await broker.start()
     source = random.Random(seed)
     quiet = [await log_in_seconds(broker.address) for _ in range(20)]
