@@ -76,6 +76,11 @@ def _whole(lowest: int, highest: int = LONGEST_MS) -> Callable[[Any], bool]:
     )
 
 
+def is_short(value: Any) -> bool:
+    """Whether it can be the name of an exchange, or a routing key."""
+    return isinstance(value, str) and len(value.encode()) <= 255
+
+
 def _one_of(*known: str) -> Callable[[Any], bool]:
     return lambda value: value in known
 
@@ -86,8 +91,8 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "x-max-length": ("a whole number from 0", _whole(0, 1 << 62)),
     "x-max-length-bytes": ("a whole number from 0", _whole(0, 1 << 62)),
     "x-overflow": (f"one of {', '.join(Overflow)}", _one_of(*Overflow)),
-    "x-dead-letter-exchange": ("a string", lambda value: isinstance(value, str)),
-    "x-dead-letter-routing-key": ("a string", lambda value: isinstance(value, str)),
+    "x-dead-letter-exchange": ("a string of at most 255 octets", is_short),
+    "x-dead-letter-routing-key": ("a string of at most 255 octets", is_short),
     "x-dead-letter-strategy": (
         "at-most-once or at-least-once",
         _one_of("at-most-once", "at-least-once"),

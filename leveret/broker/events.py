@@ -6,6 +6,7 @@ headers, bodies are empty. While nothing is bound there an event costs one look.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from leveret.broker.inside import send_inside
 from leveret.broker.parameters import GLOBAL, VHOST_LIMITS, Key
 from leveret.broker.policies import EXCHANGE, Policy
 from leveret.broker.vhost import EVENT_EXCHANGE
+from leveret.model.errors import BrokerError
 from leveret.model.store import StoreState
 from queues import HeldQueue
 
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 
 _ACTOR = "user_who_performed_action"
 _NOBODYS = ("user.authentication.", "alarm.")
+
+
+def _as_text(value: Any) -> Any:
+    """What JSON can say and AMQP's tables cannot: deep nesting, long names, large numbers."""
+    is_small = isinstance(value, str) or (isinstance(value, int) and abs(value) < 1 << 63)
+    return value if is_small else json.dumps(value, default=str)
 
 
 class Events:
@@ -43,7 +51,11 @@ class Events:
         if not key.startswith(_NOBODYS):
             known.setdefault(_ACTOR, self.acting.name)
         known["timestamp_in_ms"] = self._broker.clock.wall_ms()
-        send_inside(self._broker, vhost, exchange, key, known)
+        try:
+            send_inside(self._broker, vhost, exchange, key, known)
+        except (TypeError, ValueError, BrokerError):
+            told = {name: _as_text(value) for name, value in known.items()}
+            send_inside(self._broker, vhost, exchange, key, told)
 
     # Fronts ------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from exchange import Exchange
 
 RESERVED = "amq."
+SHORT = 255
+"""Most octets of a short string of AMQP: a name, a routing key."""
 
 
 def server_name() -> str:
@@ -25,6 +27,13 @@ def server_name() -> str:
 def check_name(kind: str, name: str) -> None:
     if "\x00" in name:
         raise PreconditionFailed(f"{kind} name must not contain a NUL character")
+    check_length(f"{kind} name", name)
+
+
+def check_length(what: str, text: str) -> None:
+    """Over AMQP nothing longer could be said; over HTTP, in files and in arguments it could."""
+    if len(text.encode()) > SHORT:
+        raise PreconditionFailed(f"{what} is longer than {SHORT} octets")
 
 
 def require_unreserved(kind: str, name: str) -> None:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from queues.options import is_short
+
 Accepts = Callable[[Any], bool]
 _AGE = re.compile(r"(?=.{2,13}\Z)0*[1-9][0-9]*[YMDhms]\Z")
 
@@ -26,6 +28,7 @@ def _one_of(*choices: str) -> tuple[str, Accepts]:
 
 
 _TEXT: tuple[str, Accepts] = ("a string", lambda value: isinstance(value, str))
+_SHORT_TEXT: tuple[str, Accepts] = ("a string of at most 255 octets", is_short)
 _AGE_TEXT: tuple[str, Accepts] = (
     "a positive number with a unit (Y, M, D, h, m, s) such as 7D",
     lambda value: isinstance(value, str) and _AGE.match(value) is not None,
@@ -34,10 +37,10 @@ _ANY: tuple[str, Accepts] = ("anything", lambda value: True)
 
 POLICY_KEYS: dict[str, tuple[str, Accepts]] = {
     "history": _one_of("full", "metadata", "off"),
-    "alternate-exchange": _TEXT,
+    "alternate-exchange": _SHORT_TEXT,
     "consumer-timeout": _whole(0),
-    "dead-letter-exchange": _TEXT,
-    "dead-letter-routing-key": _TEXT,
+    "dead-letter-exchange": _SHORT_TEXT,
+    "dead-letter-routing-key": _SHORT_TEXT,
     "dead-letter-strategy": _one_of("at-most-once", "at-least-once"),
     "delivery-limit": _whole(-1),
     "expires": _whole(1),

@@ -16,6 +16,7 @@ from bindings import Binding, Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec, Route, explain_route, route
 from leveret.broker.doorway import once
 from leveret.broker.names import (
+    check_length,
     check_name,
     require_deletable,
     require_not_default,
@@ -364,6 +365,7 @@ class VirtualHost:
         _require_named(source, destination)
         exchange = self.exchange(source)
         self._require_destination(destination)
+        check_length("routing key", key)
         binding = Binding.of(source, destination, key, arguments)
         if not exchange.bind(binding):
             return

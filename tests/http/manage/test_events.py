@@ -100,3 +100,13 @@ def test_a_name_holds_only_while_its_work_runs():
         assert (seen[2:], acting.name) == (["bob", "ann"], INTERNAL_USER)
 
     asyncio.run(two())
+
+
+@pytest.mark.parametrize("value", [{"k" * 300: 1}, 2**70, [[[[1]]] * 3, {"a": 2**64}]])
+def test_what_no_table_can_say_is_told_as_text(api, events, value):
+    heard = listening(events, "parameter.set", "queue.created")
+    api.put("global-parameters", "odd", body={"value": value})
+    api.put("queues", "/", "odd", body={"arguments": {"x-odd": value}})
+    api.delete("queues", "/", "odd")
+    api.delete("global-parameters", "odd")
+    assert told(events, heard, "queue.created")[0] == ["parameter.set", "queue.created"]
