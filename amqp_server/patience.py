@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from leveret.model.errors import PreconditionFailed
 from queues import ClassicQueue
@@ -26,7 +27,7 @@ class Patience:
 
     def __init__(self) -> None:
         self._marks: dict[Channel, deque[tuple[float, int]]] = {}
-        self._shortest: dict[VirtualHost, tuple[int, int]] = {}
+        self._shortest: WeakKeyDictionary[VirtualHost, tuple[int, int]] = WeakKeyDictionary()
 
     def look(self, channels: list[Channel], now: float) -> None:
         """All open channels; closes those that were waited for too long."""

@@ -365,6 +365,8 @@ class Broker:
         self.turn.schedule()
 
     def _queue_gone(self, vhost: VirtualHost, queue: HeldQueue) -> None:
+        self._classics.pop(queue.id, None)
+        self.deadlines.forget(queue)
         self.log_keeper.gone(vhost, queue)
         self.events.topology(vhost, queue, "deleted")
         if isinstance(queue, ClassicQueue) and queue.dedup is not None:
@@ -393,8 +395,6 @@ class Broker:
             queue = self._classics.get(queue_id) or self.stations.delays.by_id(queue_id)
             if queue is not None and not queue.closed:
                 queue.snapshot()
-            else:
-                self._classics.pop(queue_id, None)
         if batch.due:
             self.turn.schedule()
         if self._held_back and self.store.backlog < BACKLOG_LOW:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.doorway import Doorway
 from leveret.broker.epitaphs import Death, Epitaphs, dead_message, deaths_of, engraved
+from leveret.broker.judging import open_copies
 from leveret.model.errors import BrokerError
 from leveret.model.message import Headers, Message
 from leveret.model.store import Indispensable
@@ -120,10 +121,9 @@ class DeadLetters:
         return dead, plan
 
     def _plan(self, vhost: VirtualHost, dead: Message, headers: Headers) -> Plan | None:
-        copies = headers.get("CC")
-        extra = [key for key in copies if isinstance(key, str)] if isinstance(copies, list) else []
+        extra, rights = open_copies(headers), self._broker.users.revision
         try:
-            return vhost.plan(dead.address, extra, headers, self._broker.users.revision)
+            return vhost.plan(dead.address, extra, headers, rights)
         except BrokerError:
             return None
 

@@ -14,14 +14,18 @@ from leveret.model.clock import Clock
 from queues import Target
 
 LONGEST_SLEEP_SECONDS = 60.0
+FORGOTTEN_AT_MOST = 1_000
+"""So many moments that nobody waits for any more may stay beside as many as are waited for."""
 
 
 class Deadlines:
     def __init__(self, clock: Clock, touch: Callable[[Target], None]) -> None:
         self._clock = clock
         self._touch = touch
-        self._heap: list[tuple[int, int, Target]] = []
-        self._asked: dict[Target, int] = {}
+        self._heap: list[tuple[int, int]] = []
+        self._asked: dict[Target, tuple[int, int]] = {}
+        """When, and under which number in the heap."""
+        self._asking: dict[int, Target] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -29,13 +33,25 @@ class Deadlines:
     def look_at(self, time_ms: int, queue: Target) -> None:
         """Touch this queue when the wall clock says `time_ms`."""
         asked = self._asked.get(queue)
-        if asked is not None and asked <= time_ms:
-            return
-        self._asked[queue] = time_ms
+        if asked is not None:
+            if asked[0] <= time_ms:
+                return
+            del self._asking[asked[1]]
         self._count += 1
-        heapq.heappush(self._heap, (time_ms, self._count, queue))
+        self._asked[queue] = (time_ms, self._count)
+        self._asking[self._count] = queue
+        heapq.heappush(self._heap, (time_ms, self._count))
         if self._timer is None or time_ms < self._timer_ms:
             self._set_timer(time_ms)
+
+    def forget(self, queue: Target) -> None:
+        """It has gone, and must not be kept until the moment it asked for."""
+        asked = self._asked.pop(queue, None)
+        if asked is not None:
+            del self._asking[asked[1]]
+            if len(self._heap) > 2 * len(self._asking) + FORGOTTEN_AT_MOST:
+                self._heap = [one for one in self._heap if one[1] in self._asking]
+                heapq.heapify(self._heap)
 
     @property
     def next_ms(self) -> int | None:
@@ -46,8 +62,8 @@ class Deadlines:
         """Touch every queue whose moment has come."""
         now = self._clock.wall_ms()
         while self._heap and self._heap[0][0] <= now:
-            time_ms, _, queue = heapq.heappop(self._heap)
-            if self._asked.get(queue) == time_ms:
+            queue = self._asking.pop(heapq.heappop(self._heap)[1], None)
+            if queue is not None:
                 del self._asked[queue]
                 self._touch(queue)
         if self._heap:

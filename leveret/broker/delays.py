@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from exchange import Exchange
 from exchange.stations import DELAY_HEADER, delay_of
+from leveret.broker.judging import open_copies
 from leveret.model.history import EventKind, Keep
 from leveret.model.message import Message
 from leveret.model.properties import edit_headers
@@ -46,6 +47,7 @@ KIND = "delayed"
 TICK_MS = 10
 AT_ONCE = 1_000
 RETRY_MS = 1_000
+PUT_OFF_MS = 60_000
 _SIZE_BITS, _ID_BITS = 32, 56
 _ID_MASK, _SIZE_MASK = (1 << _ID_BITS) - 1, (1 << _SIZE_BITS) - 1
 
@@ -143,17 +145,25 @@ class DelayQueue:
         except StoreError as error:
             self._release_later(error)
             return
-        going = {_id(packed) for packed in self._releasing}  # some may have been cancelled
+        going = {_id(packed): packed for packed in self._releasing}  # some may be cancelled
         moved = []
         for stored in found:
             if isinstance(stored, Rotten):
                 log.error("delayed message %d is lost: %s", stored.id, stored.reason)
             elif stored.id in going:
-                moved.append(self._go_on(stored))
+                try:
+                    moved.append(self._go_on(stored))
+                except Exception:  # our bug, but it must not keep the others from going on
+                    log.exception("delayed message %d cannot go on now", stored.id)
+                    self._put_off(going.pop(stored.id))
         self._broker.store.save(Indispensable(moved))
         self._record(EventKind.RELEASED, sorted(going), f"due at '{self.exchange.name}'")
         self._releasing, self._task = [], None
         self._broker.turn.touch(self)
+
+    def _put_off(self, packed: int) -> None:
+        later = self._broker.clock.wall_ms() + PUT_OFF_MS
+        heapq.heappush(self._heap, _pack(later, _id(packed), packed & _SIZE_MASK))
 
     def _release_later(self, error: StoreError) -> None:
         """Nothing is wrong with the data: it stays scheduled, and is read again."""
@@ -181,8 +191,7 @@ class DelayQueue:
         message.id, message.origin = next(broker.store.ids), stored.origin
         message.time_ms = broker.clock.wall_ms()
         headers = message.headers()
-        copies = headers.get("CC")
-        keys = [stored.routing_key, *(copies if isinstance(copies, list) else [])]
+        keys = [stored.routing_key, *open_copies(headers)]
         queues = self._vhost.beyond(keys, headers, (exchange,))
         message.keep = max((queue.keep for queue in queues), default=Keep.NOTHING)
         exchange.published_out += len(queues) - 1
@@ -294,6 +303,7 @@ class Delays:
     def gone(self, exchange: Exchange) -> None:
         queue = self.by_exchange.pop(exchange, None)
         if queue is not None:
+            self._broker.deadlines.forget(queue)
             queue.close(deleted=True)
 
     def by_id(self, queue_id: int) -> DelayQueue | None:

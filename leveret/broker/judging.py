@@ -39,6 +39,12 @@ def copy_keys(headers: Table) -> list[str]:
     return keys
 
 
+def open_copies(headers: Table) -> list[str]:
+    """The keys of CC as far as they are keys: for what was judged when it was published."""
+    found = headers.get("CC")
+    return [key for key in found if isinstance(key, str)] if isinstance(found, list) else []
+
+
 def without_blind_copies(message: Message, headers: Table) -> Message:
     """The message as its receivers see it."""
     if "BCC" not in headers:

@@ -66,6 +66,7 @@ class MemoryStore(FillingStore):
                 self._apply(batch)
                 self.committed = batch.mark
                 self._on_committed(Committed(batch.mark, _write_logs(batch)))
+            self._batch.forget_promises()
         finally:
             self._flushing = False
 

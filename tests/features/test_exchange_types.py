@@ -156,6 +156,36 @@ class TestDelayed:
         await hub.advance(1)
         assert await hub.bodies("q") == [b"x"]
 
+    async def test_copies_that_are_no_keys_hold_nobody_up(self, hub):
+        self.make(hub, "topic")
+        hub.bind("d", "q", "#")
+        hub.publish("d", "a", b"odd", headers={"x-delay": 10, "CC": [1, None, "b"]})
+        hub.publish("d", "a", b"usual", headers={"x-delay": 10})
+        await hub.advance(1)
+        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 2)
+        assert await hub.bodies("q") == [b"odd", b"usual"]
+
+    async def test_one_that_cannot_go_on_comes_later(self, hub, monkeypatch):
+        self.make(hub)
+        delays = hub.broker.stations.delays.of(hub.vhost, hub.vhost.exchanges["d"])
+        go_on = delays._go_on
+
+        def fails(stored):
+            if stored.body == b"bad":
+                raise ValueError("as if there were a bug")
+            return go_on(stored)
+
+        monkeypatch.setattr(delays, "_go_on", fails)
+        for body in (b"bad", b"good"):
+            hub.publish("d", "k", body, headers={"x-delay": 10})
+        await hub.advance(1)
+        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 1)
+        assert await hub.bodies("q") == [b"good"]
+        monkeypatch.setattr(delays, "_go_on", go_on)
+        await hub.advance(61)
+        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 1)
+        assert await hub.bodies("q") == [b"bad"]
+
     @pytest.mark.parametrize("kind", [None, "imaginary", "x-delayed-message"])
     async def test_a_wrong_type_is_refused(self, hub, kind):
         with pytest.raises(PreconditionFailed, match="x-delayed-type"):
