@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -23,10 +24,11 @@ CENTURY = 100 * 365 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A sort of value: how to read it (None means refused) and how to describe it."""
+    """A sort of value: how to read it (None means refused), describe it and write it."""
 
     maybe_parse: Callable[[object], object | None]
     allowed: str
+    written: Callable[[Any], str] = str
 
 
 _SIZE_UNITS = {
@@ -73,7 +75,7 @@ def size(low: int, high: int) -> Kind:
         return int(value) if value is not None and low <= value <= high else None
 
     start = f'a size such as 1048576, "256MiB" or "1GB", from {_size_text(low)}'
-    return Kind(maybe_parse, f"{start} to {_size_text(high)}")
+    return Kind(maybe_parse, f"{start} to {_size_text(high)}", _size_text)
 
 
 def seconds(low: float, high: float) -> Kind:
@@ -82,7 +84,7 @@ def seconds(low: float, high: float) -> Kind:
         return float(value) if value is not None and low <= value <= high else None
 
     start = f'a duration such as 10, "500ms", "12h" or "7d", from {_duration_text(low)}'
-    return Kind(maybe_parse, f"{start} to {_duration_text(high)}")
+    return Kind(maybe_parse, f"{start} to {_duration_text(high)}", _duration_text)
 
 
 def choice(*allowed: str) -> Kind:
@@ -116,7 +118,7 @@ def _maybe_path(raw: object) -> Path | None:
         return None
 
 
-SWITCH = Kind(_maybe_switch, "true or false")
+SWITCH = Kind(_maybe_switch, "true or false", lambda value: str(value).lower())
 PATH = Kind(_maybe_path, "the path of a directory")
 FILE = text(r"[^\0]*", "the path of a file, or nothing")
 NONEMPTY = text(r"(?s).+", "a text that is not empty")

@@ -30,6 +30,7 @@ HIDDEN = "hidden"
 class SettingRow(BaseModel):
     key: str
     value: Any
+    shown: str = Field(description="The value as a settings file has it, such as 128KiB or 7d.")
     source: str = Field(description="default, environment, or configured (by flag or file).")
     description: str
 
@@ -46,10 +47,11 @@ def settings_in_force(hub: Hub) -> list[Row]:
 
 def _setting(settings: Settings, name: str, secret: bool) -> Row:
     value = getattr(settings, name)
-    shown = str(value) if isinstance(value, Path) else value
+    plain = str(value) if isinstance(value, Path) else value
     return {
         "key": name,
-        "value": HIDDEN if secret else shown,
+        "value": HIDDEN if secret else plain,
+        "shown": HIDDEN if secret else KEYS[name].kind.written(value),
         "source": _source(settings, KEYS[name], value),
         "description": KEYS[name].help,
     }

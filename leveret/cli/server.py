@@ -128,7 +128,11 @@ def environment(session: Session) -> None:
     items = session.api.get("settings")
     names = ("key", "value", "source")
     session.out.remark("Settings in force ...")
-    session.out.rows(names, [[item.get(name) for name in names] for item in items])
+    rows = [
+        [item.get("key"), item.get("shown", item.get("value")), item.get("source")]
+        for item in items
+    ]
+    session.out.rows(names, rows)
 
 
 @command

@@ -227,6 +227,7 @@ def test_settings_in_force_are_shown_with_their_source(tab: Dashboard) -> None:
     tab.open("settings")
     for one in tab.api.get("settings"):
         expect(tab.test_id("settings")).to_contain_text(one["key"])
+    expect(tab.test_id("settings")).to_contain_text("128KiB")
     tab.test_id("filter").fill("amqp_port")
     expect(tab.test_id("settings").locator("tbody tr")).to_have_count(1)
     expect(tab.test_id("settings")).not_to_contain_text("default")

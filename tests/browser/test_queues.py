@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.dashboard import Dashboard, until
-from tests.browser.world import SHOP
+from tests.browser.world import LOG, SHOP
 
 QUEUE = "work, to do"
 
@@ -54,6 +54,16 @@ def test_an_empty_broker_tells_what_to_do_next(tab: Dashboard) -> None:
         expect(tab.test_id("empty")).to_contain_text("Nobody is connected")
         tab.open("channels")
         expect(tab.test_id("empty")).to_contain_text("No open channel")
+
+
+def test_a_log_is_listed_with_its_partitions(tab: Dashboard) -> None:
+    """Its records are in them, so it does not claim to hold none."""
+    tab.enter(SHOP)
+    tab.open("queues")
+    row = tab.test_id("queues").locator("tbody tr", has_text="log, 3 partitions")
+    expect(row.get_by_role("link", name=LOG, exact=True)).to_be_visible()
+    row.get_by_role("link", name="log", exact=True).click()
+    expect(tab.page.get_by_role("heading", name=LOG)).to_be_visible()
 
 
 def test_declare_with_arguments(tab: Dashboard, vhost: str) -> None:

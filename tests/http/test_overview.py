@@ -133,10 +133,14 @@ def test_settings_show_what_is_in_force_but_no_secret(
     assert rows["memory"] == {
         "key": "memory",
         "value": True,
+        "shown": "true",
         "source": "configured",
         "description": rows["memory"]["description"],
     }
     assert rows["heartbeat"]["source"] == "default"
+    shown = {name: rows[name]["shown"] for name in ("frame_max", "history_max_age", "host")}
+    assert shown == {"frame_max": "128KiB", "history_max_age": "7d", "host": "127.0.0.1"}
+    assert rows["default_password"]["shown"] == HIDDEN
     assert rows["http_port"]["source"] == "environment"
 
 

@@ -116,6 +116,8 @@ export interface Scheduled {
 export interface Setting {
   key: string;
   value: unknown;
+  /** As a settings file has it: 128KiB, 7d. */
+  shown?: string;
   source: string;
   description: string;
 }

@@ -51,7 +51,7 @@ export function PermissionForm({ user, vhost, names, onDone }: SetProps) {
   };
   return (
     <Form label="Set permissions" action="Set permissions" testid="set-permissions" onSubmit={submit}>
-      <SelectField label={user === undefined ? 'User' : 'Virtual host'} value={chosen} onInput={setOther} options={names} wide />
+      <SelectField label={user === undefined ? 'User' : 'Virtual host'} value={chosen} onInput={setOther} options={names} />
       <TextField label="Configure" value={configure} onInput={setConfigure} help="Declare and delete queues and exchanges whose name matches this pattern." />
       <TextField label="Write" value={write} onInput={setWrite} help="Publish to exchanges, bind queues." />
       <TextField label="Read" value={read} onInput={setRead} help="Consume, get and purge; bind from exchanges. Empty means nothing." />

@@ -41,7 +41,7 @@ const LEG_COLUMNS: readonly Column<Leg>[] = [
   { id: 'queue', title: 'Queue', render: (leg) => leg.queue },
   { id: 'end', title: 'Now', render: (leg) => <EndBadge end={leg.end} /> },
   { id: 'waited', title: 'Waited', numeric: true, render: (leg) => duration(leg.waited) },
-  { id: 'held', title: 'With consumers', numeric: true, render: (leg) => duration(leg.held) },
+  { id: 'held', title: 'With consumers', numeric: true, minor: true, render: (leg) => duration(leg.held) },
   { id: 'deliveries', title: 'Deliveries', numeric: true, minor: true, render: (leg) => count(leg.deliveries) },
 ];
 

@@ -31,7 +31,7 @@ function MemberName({ member }: { member: Group['members'][number] }) {
 function groupColumns(group: Group): Column<GroupPartition>[] {
   return [
     { id: 'partition', title: 'Partition', render: (one) => one.partition },
-    { id: 'committed', title: 'Committed', numeric: true, render: (one) => (one.committed === null ? 'not yet' : count(one.committed)) },
+    { id: 'committed', title: 'Committed', numeric: true, minor: true, render: (one) => (one.committed === null ? 'not yet' : count(one.committed)) },
     { id: 'end', title: 'End', numeric: true, minor: true, render: (one) => count(one.end) },
     { id: 'lag', title: 'Lag', numeric: true, render: (one) => <LagCell lag={one.lag} most={Math.max(1, ...group.partitions.map((other) => other.lag))} /> },
     { id: 'member', title: 'Read by', render: (one) => holder(group, one.partition) },

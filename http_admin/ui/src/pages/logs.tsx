@@ -13,11 +13,11 @@ import { amqpUrl, logSnippet } from '../lib/snippets';
 
 const COLUMNS: readonly Column<Log>[] = [
   { id: 'name', title: 'Name', render: (log) => <><a href={href(['logs', log.vhost, log.name])}>{log.name}</a> <span class="vhost-tag">{log.vhost}</span></> },
-  { id: 'partitions', title: 'Partitions', numeric: true, render: (log) => count(log.partitions.length) },
+  { id: 'partitions', title: 'Partitions', numeric: true, minor: true, render: (log) => count(log.partitions.length) },
   { id: 'records', title: 'Records', numeric: true, render: (log) => count(records(log.partitions)) },
   { id: 'groups', title: 'Groups', numeric: true, render: (log) => count(log.groups?.length ?? 0) },
   { id: 'segments', title: 'Segments', numeric: true, minor: true, render: (log) => count(log.partitions.reduce((sum, one) => sum + segmentCount(one), 0)) },
-  { id: 'bytes', title: 'Size', numeric: true, render: (log) => bytes(log.partitions.reduce((sum, one) => sum + one.bytes, 0)) },
+  { id: 'bytes', title: 'Size', numeric: true, minor: true, render: (log) => bytes(log.partitions.reduce((sum, one) => sum + one.bytes, 0)) },
   { id: 'retention', title: 'Retention', minor: true, render: (log) => retentionWords(log) },
 ];
 

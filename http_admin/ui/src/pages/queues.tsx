@@ -7,7 +7,7 @@ import { DataTable, FilterBox, Pager, type Column } from '../components/DataTabl
 import { ErrorNote, Loading } from '../components/feedback';
 import { Icon } from '../components/Icon';
 import { QueueLink } from '../components/links';
-import { count, duration, rate } from '../lib/format';
+import { count, duration, plural, rate } from '../lib/format';
 import { useListState, usePage } from '../lib/list';
 import { href } from '../lib/route';
 import { levels } from '../lib/series';
@@ -36,10 +36,20 @@ function useDepths(items: readonly Queue[] | undefined): Depths {
   return seen.current.depths;
 }
 
+/** A log's records are in its partitions, which are queues of their own; it has none itself. */
+function partitions(queue: Queue): number {
+  return queue.type === 'stream' ? Number(queue.arguments['x-partitions'] ?? 0) : 0;
+}
+
+function typeWords(queue: Queue): string {
+  if (queue.type !== 'stream') return queue.type ?? '';
+  return partitions(queue) > 0 ? `log, ${plural(partitions(queue), 'partition')}` : 'log';
+}
+
 export function QueueBadges({ queue }: { queue: Queue }) {
   return (
     <span class="badges">
-      {queue.type && queue.type !== 'classic' && <Badge tone="info">{queue.type === 'stream' ? 'log' : queue.type}</Badge>}
+      {queue.type && queue.type !== 'classic' && <Badge tone="info">{typeWords(queue)}</Badge>}
       {!queue.durable && <Badge title="Gone after a restart">transient</Badge>}
       {queue.exclusive && <Badge title="Only for the connection that declared it">exclusive</Badge>}
       {queue.auto_delete && <Badge title="Deleted when its last consumer leaves">auto-delete</Badge>}
@@ -54,14 +64,19 @@ function columnsFor(depths: Depths): Column<Queue>[] {
   return [
     { id: 'name', title: 'Name', sort: 'name', render: (queue) => <QueueLink vhost={queue.vhost} name={queue.name} /> },
     { id: 'features', title: 'Features', minor: true, render: (queue) => <QueueBadges queue={queue} /> },
-    { id: 'depth', title: 'Depth', minor: true, render: (queue) => <Sparkline values={depths.get(keyOf(queue)) ?? []} /> },
-    { id: 'ready', title: 'Ready', sort: 'messages_ready', numeric: true, render: (queue) => count(queue.messages_ready) },
+    { id: 'depth', title: 'Depth', minor: true, render: (queue) => (partitions(queue) > 0 ? null : <Sparkline values={depths.get(keyOf(queue)) ?? []} />) },
+    { id: 'ready', title: 'Ready', sort: 'messages_ready', numeric: true, render: (queue) => readyCell(queue) },
     { id: 'unacked', title: 'Unacked', sort: 'messages_unacknowledged', numeric: true, minor: true, render: (queue) => count(queue.messages_unacknowledged) },
     { id: 'oldest', title: 'Oldest', sort: 'oldest_ready_age_ms', numeric: true, minor: true, render: (queue) => duration(queue.oldest_ready_age_ms) },
     { id: 'in', title: 'In', sort: 'message_stats.publish_details.rate', numeric: true, minor: true, render: (queue) => rate(queue.message_stats?.publish_details?.rate ?? 0) },
     { id: 'out', title: 'Out', sort: 'message_stats.deliver_get_details.rate', numeric: true, minor: true, render: (queue) => rate(queue.message_stats?.deliver_get_details?.rate ?? 0) },
     { id: 'consumers', title: 'Consumers', sort: 'consumers', numeric: true, render: (queue) => consumersCell(queue) },
   ];
+}
+
+function readyCell(queue: Queue) {
+  if (partitions(queue) === 0) return count(queue.messages_ready);
+  return <a href={href(['logs', queue.vhost, queue.name])} title="Its records are in its partitions">log</a>;
 }
 
 function consumersCell(queue: Queue) {

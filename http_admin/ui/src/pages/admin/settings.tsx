@@ -9,7 +9,7 @@ import { matching, sorted, type Sorting } from '../../lib/sort';
 
 const COLUMNS: readonly Column<Setting>[] = [
   { id: 'key', title: 'Setting', sort: 'key', render: (one) => <><code>{one.key}</code><span class="under">{one.description?.replaceAll('`', '')}</span></> },
-  { id: 'value', title: 'Value', sort: 'value', render: (one) => (one.value === '' ? <span class="muted">not set</span> : <code>{value(one.value)}</code>) },
+  { id: 'value', title: 'Value', sort: 'value', render: (one) => (one.value === '' ? <span class="muted">not set</span> : <code>{one.shown ?? value(one.value)}</code>) },
   { id: 'source', title: 'Set by', sort: 'source', render: (one) => <Badge tone={one.source === 'default' ? 'plain' : 'info'}>{one.source}</Badge> },
 ];
 
