@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from queues import ClassicQueue
+
 if TYPE_CHECKING:
     from amqp_server.certificates import Secured
     from amqp_server.channel import Channel
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
     from amqp_server.session import Session
 
 Row = dict[str, Any]
+_OF_TLS = (
+    "ssl_protocol", "ssl_cipher", "peer_cert_subject", "peer_cert_issuer", "peer_cert_validity"
+)  # fmt: skip
 
 
 def describe_connection(session: Session) -> Row:
@@ -21,6 +26,7 @@ def describe_connection(session: Session) -> Row:
         "user_provided_name": given if isinstance(given, str) else None,
         "vhost": session.vhost.name,
         "user": session.user.name,
+        "user_who_performed_action": session.user.name,
         "state": "blocked" if session.blocked else "running",
         "type": "network",
         "protocol": "AMQP 0-9-1",
@@ -45,7 +51,7 @@ def describe_connection(session: Session) -> Row:
 
 def _describe_tls(secured: Secured | None) -> Row:
     if secured is None:
-        return {"ssl": False}
+        return {"ssl": False, **dict.fromkeys(_OF_TLS)}
     return {
         "ssl": True,
         "ssl_protocol": secured.protocol,
@@ -64,6 +70,7 @@ def describe_channel(channel: Channel) -> Row:
         "number": channel.number,
         "vhost": session.vhost.name,
         "user": session.user.name,
+        "user_who_performed_action": session.user.name,
         "node": session.broker.settings.node_name,
         "state": "running",
         "connection_details": _connection_details(session),
@@ -108,6 +115,15 @@ def _connection_details(session: Session) -> Row:
     }
 
 
+def _activity(consumer: AmqpConsumer) -> Row:
+    queue = consumer.queue
+    active = queue.active_consumer if isinstance(queue, ClassicQueue) else None
+    if active is None:
+        return {"active": True, "activity_status": "up"}
+    is_active = active is consumer
+    return {"active": is_active, "activity_status": "single_active" if is_active else "waiting"}
+
+
 def describe_consumer(consumer: AmqpConsumer) -> Row:
     channel = consumer.channel
     session = channel.session
@@ -116,8 +132,7 @@ def describe_consumer(consumer: AmqpConsumer) -> Row:
         "ack_required": not consumer.no_ack,
         "exclusive": consumer.exclusive,
         "prefetch_count": consumer.prefetch,
-        "active": True,
-        "activity_status": "up",
+        **_activity(consumer),
         "arguments": dict(consumer.arguments),
         "unacknowledged": consumer.inflight,
         "delivered": consumer.delivered,

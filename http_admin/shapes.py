@@ -122,15 +122,24 @@ class QueueRow(QueueTotals):
     state: str
     consumers: int
     consumer_utilisation: float
+    consumer_capacity: float
     policy: str | None
     operator_policy: str | None
     effective_policy_definition: dict[str, Any]
     exclusive_consumer_tag: str | None
+    single_active_consumer_tag: str | None
+    leader: str | None = None
+    members: list[str] | None = None
+    online: list[str] | None = None
     memory: int
     message_bytes: int | None = None
     message_bytes_ready: int | None = None
     message_bytes_unacknowledged: int | None = None
+    message_bytes_ram: int | None = None
+    message_bytes_paged_out: int | None = None
     messages_ram: int | None = None
+    messages_ready_ram: int | None = None
+    messages_unacknowledged_ram: int | None = None
     messages_paged_out: int | None = None
     head_message_timestamp: int | None = None
     oldest_ready_age_ms: int | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from http_admin.shapes import MessageStats, OctetRates, QueueRow, Shape, listing
 
 
@@ -12,6 +14,7 @@ class ConnectionRow(OctetRates):
     user_provided_name: str | None
     vhost: str
     user: str
+    user_who_performed_action: str
     state: str
     type: str
     protocol: str
@@ -25,6 +28,11 @@ class ConnectionRow(OctetRates):
     host: str
     port: int
     ssl: bool
+    ssl_protocol: str | None
+    ssl_cipher: str | None
+    peer_cert_subject: str | None
+    peer_cert_issuer: str | None
+    peer_cert_validity: str | None
     connected_at: int
     client_properties: dict[str, Any]
     send_pend: int
@@ -59,7 +67,7 @@ class ConsumerRow(Shape):
     exclusive: bool
     prefetch_count: int
     active: bool
-    activity_status: str
+    activity_status: str = Field(description="up, or single_active or waiting for its turn.")
     arguments: dict[str, Any]
     unacknowledged: int
     delivered: int
@@ -72,6 +80,7 @@ class ChannelRow(Shape):
     number: int
     vhost: str
     user: str
+    user_who_performed_action: str
     node: str
     state: str
     connection_details: ConnectionDetails

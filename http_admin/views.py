@@ -111,8 +111,9 @@ def queue_row(
     broker: Broker, vhost: VirtualHost, queue: HeldQueue, ask: SampleRange | None = None
 ) -> Row:
     series = broker.metrics.queues.get(queue)
-    spec = queue.spec
+    spec, consumers, node = queue.spec, queue.consumers, broker.settings.node_name
     governed = broker.policies.effective(vhost.name, queue.name, spec.kind)
+    at_hand = 1.0 if consumers and not queue.ready_count else 0.0
     row: Row = {
         "name": queue.name,
         "vhost": vhost.name,
@@ -121,20 +122,24 @@ def queue_row(
         "auto_delete": spec.auto_delete,
         "exclusive": spec.exclusive,
         "arguments": dict(spec.arguments),
-        "node": broker.settings.node_name,
+        "node": node,
         "state": "running",
-        "consumers": len(queue.consumers),
-        "consumer_utilisation": 1.0 if queue.consumers and not queue.ready_count else 0.0,
+        "consumers": len(consumers),
+        "consumer_utilisation": at_hand,
+        "consumer_capacity": at_hand,
         "policy": governed.policy,
         "operator_policy": governed.operator_policy,
         "effective_policy_definition": dict(governed.definition),
-        "exclusive_consumer_tag": None,
+        "exclusive_consumer_tag": next((one.tag for one in consumers if one.exclusive), None),
+        "single_active_consumer_tag": None,
         "memory": 0,
         **lengths(queue.ready_count, queue.unacked_count, series, QUEUE_FIELDS, ask),
     }
     stats = message_stats(QUEUE_FIELDS, queue_values(queue), series, ask)
     if stats:
         row["message_stats"] = stats
+    if spec.kind != "classic":
+        row |= {"leader": node, "members": [node], "online": [node]}
     if isinstance(queue, ClassicQueue):
         row |= _classic_part(broker, queue)
     return row
@@ -144,11 +149,17 @@ def _classic_part(broker: Broker, queue: ClassicQueue) -> Row:
     now = broker.clock.wall_ms()
     held = unacked_bytes(queue)
     oldest_ready, oldest_unacked = oldest_ready_ms(queue), oldest_unacked_ms(queue)
+    active = queue.active_consumer
     return {
         "message_bytes": queue.message_bytes + held,
         "message_bytes_ready": queue.message_bytes,
         "message_bytes_unacknowledged": held,
+        "message_bytes_ram": queue.ready_bytes + held,
+        "message_bytes_paged_out": queue.backlog.bytes,
         "messages_ram": len(queue.ready) + len(queue.unacked),
+        "messages_ready_ram": len(queue.ready),
+        "messages_unacknowledged_ram": len(queue.unacked),
+        "single_active_consumer_tag": active.tag if active is not None else None,
         "messages_paged_out": len(queue.backlog),
         "memory": queue.ready_bytes + 400 * len(queue.ready),
         "head_message_timestamp": oldest_ready // 1000 if oldest_ready else None,

@@ -110,6 +110,11 @@ class ClassicQueue:
         return list(self._rota)
 
     @property
+    def active_consumer(self) -> Consumer | None:
+        """Who gets everything, where only one consumer gets anything."""
+        return self._rota.active if self.options.single_active else None
+
+    @property
     def message_bytes(self) -> int:
         return self.ready_bytes + self.backlog.bytes
 

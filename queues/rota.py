@@ -25,7 +25,8 @@ class Rota:
 
     @property
     def active(self) -> Consumer | None:
-        return self._active
+        """The single active consumer, or who will be with the next message."""
+        return self._active or next(iter(self), None)
 
     def __len__(self) -> int:
         return sum(map(len, self._order))

@@ -114,6 +114,8 @@ def checked_tags(tags: list[str]) -> tuple[str, ...]:
 
 
 async def _credentials(hub: Broker, body: UserBody) -> tuple[str, str]:
+    if body.password is not None and body.password_hash is not None:
+        raise bad_request("both_password_and_password_hash_are_provided")
     if body.password is not None:
         if not body.password:
             raise bad_request("the password must not be empty")

@@ -141,6 +141,7 @@ def test_user_without_password_cannot_log_in(api, sign_in):
     [
         ({"password": "x"}, "tags_not_present"),
         ({"password_hash": "!!", "tags": ""}, "base64"),
+        ({"password": "a", "password_hash": "AAAA", "tags": ""}, "both_password_and_password_hash"),
         ({"password_hash": "", "hashing_algorithm": "rot13", "tags": ""}, "hashing_algorithm"),
         (
             {
