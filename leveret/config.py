@@ -295,8 +295,8 @@ KEYS: Mapping[str, Key] = {key.name: key for key in _declared()}
 # Variables with our prefix that are no settings: the command line's own, our tests', and those
 # that Kubernetes and container links make up for a service that happens to be named "leveret".
 _FOREIGN_VARIABLE = (
-    r"LEVERET_(CONFIG|BROKER|URL|USER|USERNAME|PASSWORD|VHOST|PORT|NAME|(TEST|BENCH|SERVICE|ENV)_.*"
-    r"|PORT_\d+_.*)"
+    r"LEVERET_(CONFIG|BROKER|URL|USER|USERNAME|PASSWORD|VHOST|PORT|NAME|PORT_\d+_.*"
+    r"|(TEST|BENCH|SPARK|SERVICE|ENV)_.*)"
 )
 
 
