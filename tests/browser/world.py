@@ -110,7 +110,7 @@ class World:
     def end(self) -> None:
         self.stop.set()
         for thread in self.threads:
-            thread.join(10)
+            thread.join(60)
 
 
 def build(target: Target, client: httpx.Client) -> World:

@@ -51,9 +51,8 @@ def test_views_come_at_once_and_again(broker: Served, api: httpx.Client) -> None
         assert second["body"]["total_count"] == 0
         with broker.client() as other:
             assert other.put("/api/queues/%2F/live%25", json={}).status_code == 201
-        next(views)
-        again = next(views)
-        assert [row["name"] for row in again["body"]["items"]] == ["live%"]
+        rows = (view["body"]["items"] for view in views if view["path"] != "/api/whoami")
+        assert [row["name"] for row in next(filter(None, rows))] == ["live%"]
         assert _open_streams(broker) == 1
     _wait_until_closed(broker)
 
@@ -111,5 +110,6 @@ def test_stream_ends_with_the_session(broker: Served) -> None:
             assert next(views)["status"] == 200
             signed_out = web.post("/api/logout", headers={"X-CSRF-Token": csrf})
             assert signed_out.status_code == 204
-            assert [view["status"] for view in views] == [401]
+            *before, last = [view["status"] for view in views]
+            assert last == 401 and set(before) <= {200}
     _wait_until_closed(broker)

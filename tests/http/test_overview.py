@@ -148,7 +148,9 @@ async def test_shutdown_asks_the_program_to_stop() -> None:
     async with leveret.Broker(leveret.in_process_settings(http_enabled=True)) as running:
         await running.http_ready()
         login = ("guest", "guest")
-        async with httpx.AsyncClient(base_url=running.http_url, auth=login, verify=False) as api:
+        async with httpx.AsyncClient(
+            base_url=running.http_url, auth=login, verify=False, timeout=60
+        ) as api:
             assert (await api.post("/api/shutdown")).status_code == 202
         await asyncio.wait_for(running.stop_requested.wait(), 60)
 

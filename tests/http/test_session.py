@@ -38,7 +38,7 @@ async def running(clock: ManualClock) -> AsyncIterator[leveret.Broker]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def web(running: leveret.Broker) -> AsyncIterator[httpx.AsyncClient]:
     """A browser: no credentials of its own, but it keeps cookies."""
-    async with httpx.AsyncClient(base_url=running.http_url, verify=False) as client:
+    async with httpx.AsyncClient(base_url=running.http_url, verify=False, timeout=60) as client:
         yield client
 
 

@@ -14,6 +14,7 @@ import pytest
 import leveret
 from leveret.broker.access.strangers import Strangers
 from leveret.config import Settings
+from leveret.model.clock import ManualClock
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 PATIENCE = 30.0
@@ -88,10 +89,16 @@ async def test_connections_beyond_the_limit_are_cut_off() -> None:
 
 @pytest.mark.parametrize("said", [b"", HEADER[:3], HEADER, HEADER + b"\x01\x00\x00\x00\x00\x10"])
 async def test_who_does_not_log_in_is_dropped(said: bytes) -> None:
-    async with _running(handshake_timeout=0.2) as running:
+    clock = ManualClock()
+    async with leveret.Broker(leveret.in_process_settings(handshake_timeout=5), clock) as running:
         reader, writer = await _connect(running)
         writer.write(said)
-        heard = await _ends(reader)
+        heard = await reader.read(65_536) if said.startswith(HEADER) else b""
+        ending = asyncio.ensure_future(_ends(reader))
+        while not ending.done():
+            clock.advance(6)
+            await asyncio.sleep(0.05)
+        heard += await ending
         assert (b"PLAIN" in heard) is said.startswith(HEADER)
         writer.close()
 
@@ -246,7 +253,9 @@ async def test_limit_of_connections_is_a_health_check() -> None:
     async with _running(http_enabled=True, connection_max=1) as running:
         await running.http_ready()
         path = "/api/health/checks/below-node-connection-limit"
-        async with httpx.AsyncClient(base_url=running.http_url, auth=("guest", "guest")) as api:
+        async with httpx.AsyncClient(
+            base_url=running.http_url, auth=("guest", "guest"), timeout=PATIENCE
+        ) as api:
             assert (await api.get(path)).json() == {"status": "ok", "current": 0, "limit": 1}
             import aio_pika
 
@@ -263,7 +272,7 @@ async def test_vanished_peers_are_looked_for_without_heartbeats() -> None:
         raw = session.line._transport.get_extra_info("socket")  # type: ignore[attr-defined]
         assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 50_000
-        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 20
         writer.close()
 
 

@@ -121,7 +121,7 @@ def test_pika_over_tls(running: leveret.Broker, authority: Authority) -> None:
     _until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1)
     _, _, got = channel.basic_get("q", auto_ack=True)
     assert got == b"x" * 300_000
-    with httpx.Client(base_url=running.http_url, auth=("guest", "guest")) as api:
+    with httpx.Client(base_url=running.http_url, auth=("guest", "guest"), timeout=60) as api:
         (row,) = api.get("/api/connections").json()
     assert row["ssl"] is True and row["ssl_protocol"].startswith("TLSv1.")
     assert row["peer_cert_subject"] == ""
@@ -144,7 +144,7 @@ async def test_aio_pika_over_tls(running: leveret.Broker, authority: Authority) 
 def test_http_over_tls(running: leveret.Broker, authority: Authority) -> None:
     assert running.https_address is not None
     url = "https://{}:{}".format(*running.https_address)
-    with httpx.Client(base_url=url, verify=authority.client()) as api:
+    with httpx.Client(base_url=url, verify=authority.client(), timeout=60) as api:
         answer = api.post("/api/login", json={"username": "guest", "password": "guest"})
         assert answer.status_code == 200
         assert "Secure" in answer.headers["set-cookie"]
@@ -155,7 +155,7 @@ def test_http_over_tls(running: leveret.Broker, authority: Authority) -> None:
 
 def test_certificate_that_ends_soon_is_told(running: leveret.Broker) -> None:
     path = "/api/health/checks/certificate-expiration"
-    with httpx.Client(base_url=running.http_url, auth=("guest", "guest")) as api:
+    with httpx.Client(base_url=running.http_url, auth=("guest", "guest"), timeout=60) as api:
         assert api.get(f"{path}/1/days").status_code == 200
         answer = api.get(f"{path}/2000/years")
     assert answer.status_code == 503

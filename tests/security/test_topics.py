@@ -166,5 +166,5 @@ def test_every_action_with_keys_has_a_topic_need() -> None:
 
 
 def test_unknown_http_client_is_still_401(served: Served) -> None:
-    with httpx.Client(base_url=served.url) as nobody:
+    with httpx.Client(base_url=served.url, timeout=60) as nobody:
         assert nobody.get("/api/topic-permissions").status_code == 401

@@ -320,7 +320,7 @@ def test_keda_logs_in_from_the_url(leveret, api, vhost, channel):
     where = f"http://guest:guest@{url.netloc}/api/queues/{quote(vhost, safe='')}/jobs"
     import httpx
 
-    assert httpx.get(where).json()["name"] == "jobs"
+    assert httpx.get(where, timeout=60).json()["name"] == "jobs"
 
 
 # Terraform ---------------------------------------------------------------------------------------
