@@ -28,6 +28,7 @@ setup: $(FOR_ALL) ui  ## Create .venv with everything that tests and lint need
 	@tools/system-part chromium
 	@tools/system-part strace
 	@tools/system-part fuse
+	@tools/system-part openssl
 	@tools/system-part rabbitmq
 	@$(BIN)/python -m tools.node_client
 

@@ -226,7 +226,7 @@ def consume(
             seen += 1
     except KeyboardInterrupt:
         pass
-    session.out.remark(f"{seen} messages consumed.")
+    session.out.remark(f"{seen} {'message' if seen == 1 else 'messages'} consumed.")
 
 
 def _arriving(session: Session, name: str, count: int | None, idle: float | None) -> Iterator[Json]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 
 import pika
@@ -12,7 +12,7 @@ import pytest
 
 from leveret.testing import LeveretBroker
 from tests.docs.blocks import COMMAND, PAGES, ROOT, Block, Fate, all_blocks, blocks_of
-from tests.docs.session import SECONDS, ShellSession, lines_of, require_extra
+from tests.docs.session import SECONDS, ShellSession, lines_of, require_known
 
 BLOCKS = all_blocks()
 
@@ -52,8 +52,7 @@ def test_session(page, tmp_path):
     with LeveretBroker(data_dir=tmp_path / "data", http_enabled=True) as broker:
         session = ShellSession(tmp_path, broker.url, broker.http_url)
         for block in page[1]:
-            for line in lines_of(block.text):
-                session.run(line)
+            session.run_block(block.text)
 
 
 def test_saved(tmp_path):
@@ -83,10 +82,37 @@ def test_fragment(block):
         connection.close()
 
 
+def test_read_process_write():
+    """The fragment of docs/log-mode.md that goes on for ever, for two records."""
+    page = (ROOT / "docs/log-mode.md").read_text(encoding="utf-8")
+    (block,) = [one for one in blocks_of(page, "") if "tx_select" in one.text]
+    with LeveretBroker() as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        for name in ("orders", "invoices"):
+            log = {"x-queue-type": "stream", "x-partitions": 2}
+            channel.queue_declare(name, durable=True, arguments=log)
+        for number in (b"1", b"2"):
+            channel.basic_publish("orders", "ann", number)
+        worker = connection.channel()
+        consume = worker.consume
+        worker.consume = lambda *words, **more: islice(consume(*words, **more), 2)
+        exec(block.text, {"channel": worker, "invoice_for": lambda order: b"invoice " + order})
+        worker.cancel()
+        channel.basic_qos(prefetch_count=10)
+        reader = {"x-group": "check", "x-stream-offset": "first"}
+        written = [body for _, _, body in islice(channel.consume("invoices", arguments=reader), 2)]
+        connection.close()
+    assert written == [b"invoice 1", b"invoice 2"]
+
+
 @pytest.mark.parametrize("block", chosen(Fate.ELSEWHERE), ids=str)
 def test_elsewhere(block):
+    """There is such a test, and it takes what it runs from the page."""
     file, _, name = block.detail.partition("::")
-    assert f"def {name or 'test_'}" in (ROOT / file).read_text(encoding="utf-8")
+    text = (ROOT / file).read_text(encoding="utf-8")
+    assert name and f"def {name}(" in text
+    assert Path(block.page).name in text, f"{file} does not read {block.page}"
 
 
 def test_no_command_hides_in_a_block_without_a_language():
@@ -148,7 +174,9 @@ def test_a_command_that_fails_is_found(line, tmp_path):
         session.run(line)
 
 
-def test_an_extra_that_does_not_exist_is_found():
-    require_extra("leveret[spark]")
-    with pytest.raises(AssertionError):
-        require_extra("leveret[sparks]")
+def test_a_package_or_an_extra_that_does_not_exist_is_found():
+    require_known(["leveret[spark]", "pika"])
+    require_known(["--editable", ".[spark]"])
+    for wrong in ("leveret[sparks]", ".[sparks]", "piko"):
+        with pytest.raises(AssertionError):
+            require_known([wrong])

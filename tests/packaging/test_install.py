@@ -5,13 +5,17 @@ The wheel is built from the sdist, without node on the PATH: the sdist brings th
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import tarfile
 import urllib.request
 import zipfile
+from contextlib import contextmanager
 
 import pika
 import pytest
@@ -20,6 +24,7 @@ from tests.packaging.environment import CleanEnvironment, closure
 from tests.support.brokers import ROOT
 
 SECONDS = 120
+DEPLOY = ROOT / "docs" / "deploy"
 
 
 def hatch(folder, target, into, **environment):
@@ -56,16 +61,13 @@ def clean(wheel, tmp_path_factory):
     return CleanEnvironment(tmp_path_factory.mktemp("clean"), wheel)
 
 
-@pytest.fixture(scope="module")
-def server(clean, tmp_path_factory):
-    """`leveret serve` of the clean environment: its process and what it said when ready."""
+@contextmanager
+def served(clean, *words):
+    """A command that is `leveret serve`, on free ports: where it says that it listens."""
     process = subprocess.Popen(
-        [
-            *(clean.bin / "leveret", "serve", "--amqp-port", "0", "--http-port", "0"),
-            *("--data-dir", tmp_path_factory.mktemp("data")),
-        ],
+        [*words, "--amqp-port", "0", "--http-port", "0"],
         cwd=clean.folder,
-        env={"PATH": "/usr/bin:/bin"},
+        env={"PATH": f"{clean.bin}:/usr/bin:/bin"},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -78,6 +80,13 @@ def server(clean, tmp_path_factory):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=SECONDS)
     assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def server(clean, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    with served(clean, clean.bin / "leveret", "serve", "--data-dir", folder) as where:
+        yield where
 
 
 def test_the_sdist_has_what_the_build_needs_and_no_more(sdist):
@@ -133,6 +142,42 @@ def test_the_command_speaks_to_it(clean, server):
     listed = clean.run("leveret", "list_vhosts", "--url", f"http://{server['http']}")
     assert listed.returncode == 0, listed.stderr
     assert listed.stdout.split() == ["name", "/"]
+
+
+def test_the_unit_file_starts_it(clean, tmp_path):
+    """What systemd would run, with the settings file that is handed out."""
+    unit = (DEPLOY / "leveret.service").read_text()
+    (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    places = {
+        "/opt/leveret/bin/leveret": clean.bin / "leveret",
+        "/etc/leveret/leveret.toml": DEPLOY / "leveret.toml",
+        "/var/lib/leveret": tmp_path / "data",
+    }
+    words = shlex.split(command)
+    assert set(places) < set(words)
+    with served(clean, *(places.get(word, word) for word in words)) as where:
+        listed = clean.run(
+            *("leveret", "list_users", "--url", f"http://127.0.0.1:{port_of(where)}"),
+            *("--user", "admin", "--password", "change me"),
+        )
+    assert listed.returncode == 0 and "admin" in listed.stdout, listed.stderr
+
+
+def test_the_container_starts_it_and_finds_it_healthy(clean, tmp_path):
+    """Its commands, as far as they go without an engine for containers."""
+    text = (DEPLOY / "Containerfile").read_text()
+    (health,) = re.findall(r"^HEALTHCHECK CMD (\[.*\])$", text, re.MULTILINE)
+    (command,) = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
+    words = [{"/data": str(tmp_path)}.get(word, word) for word in json.loads(command)]
+    with served(clean, clean.bin / words[0], *words[1:]) as where:
+        asked = [word.replace("15672", port_of(where)) for word in json.loads(health)]
+        healthy = clean.run(*asked)
+    assert healthy.returncode == 0, healthy.stderr
+    assert clean.run(*asked).returncode != 0
+
+
+def port_of(where):
+    return where["http"].rpartition(":")[2]
 
 
 def test_pytest_finds_the_plugin(wheel):

@@ -1,0 +1,100 @@
+"""The commands and programs about Spark in README.md and docs/spark.md, run as they stand there.
+
+Only places are replaced: folders and hosts that are not here. All share the session of this folder.
+"""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import contextmanager
+
+import httpx
+import pika
+import pytest
+
+from leveret.cli import run
+from leveret.testing import LeveretBroker
+from tests.docs.blocks import Fate, all_blocks
+from tests.docs.session import lines_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+PASSWORD = "…"  # as in the page
+HERE = "tests/spark/test_documented.py"
+
+
+def blocks(page: str, test: str):
+    found = [
+        block.text
+        for block in all_blocks()
+        if block.page == page and block.fate is Fate.ELSEWHERE and block.detail == f"{HERE}::{test}"
+    ]
+    assert found
+    return found
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """Two orders, one of them acknowledged, a log, and the user of the page."""
+    data_dir = tmp_path_factory.mktemp("documented") / "data"
+    with LeveretBroker(data_dir=data_dir, http_enabled=True) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("orders", durable=True)
+        channel.queue_declare("clicks", durable=True, arguments={"x-queue-type": "stream"})
+        for queue in ("orders", "orders", "clicks"):
+            channel.basic_publish("", queue, b"x", pika.BasicProperties(delivery_mode=2))
+        method, _, _ = channel.basic_get("orders")
+        channel.basic_ack(method.delivery_tag)
+        connection.close()
+        broker.wait_depth("orders", 1, unacked=0)
+        api = f"{broker.http_url}/api"
+        user = {"password": PASSWORD, "tags": "monitoring"}
+        rights = {"configure": "", "write": "", "read": ".*"}
+        for path, body in (("users/spark", user), ("permissions/%2F/spark", rights)):
+            httpx.put(f"{api}/{path}", json=body, auth=("guest", "guest")).raise_for_status()
+        yield broker, data_dir
+
+
+@pytest.fixture
+def shared(spark, monkeypatch):
+    """The commands' own session is this folder's: starting one takes longest."""
+
+    @contextmanager
+    def session(*_):
+        yield spark
+
+    monkeypatch.setattr("spark_sink.session.session", session)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/spark.md"])
+def test_commands(page, broker, shared, tmp_path, monkeypatch):
+    served, data_dir = broker
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEVERET_PASSWORD", PASSWORD)
+    places = {
+        "./data": str(data_dir),
+        "./export": str(tmp_path / "export"),  # the session was started in another folder
+        "/var/lib/leveret": str(data_dir),
+        "/data/history": str(tmp_path / "history"),
+        "http://broker:15672": served.http_url,
+    }
+    lines = [line for text in blocks(page, "test_commands") for line in lines_of(text)]
+    for line in lines:
+        words = [places.get(word, word) for word in shlex.split(line)]
+        if "--every" in words:  # once is enough here
+            at = words.index("--every")
+            del words[at : at + 2]
+        if words[0] == "leveret":
+            assert run(words[1:]) == 0, line
+    assert list(tmp_path.rglob("*.parquet"))
+
+
+def test_reading(spark, broker, capsys):
+    served, data_dir = broker
+    names = {"spark": spark}
+    for text in blocks("docs/spark.md", "test_reading"):
+        text = text.replace("/var/lib/leveret", str(data_dir))
+        exec(text.replace("http://broker:15672", served.http_url), names)
+    assert "|orders|    1|" in capsys.readouterr().out
+    assert names["events"].where("event = 'acked'").count() == 1
