@@ -21,7 +21,7 @@ from leveret.launch import ThreadedBroker, in_process_settings
 from leveret.model.store import StoreState
 from tests.contract.stores import copy_as_after_a_crash
 
-DEADLINE = 30
+DEADLINE = 60
 STREAM = {"x-queue-type": "stream"}
 KINDS = pytest.mark.parametrize("arguments", [{}, STREAM], ids=["classic", "stream"])
 

@@ -26,7 +26,7 @@ class Disk:
     def pwrite(self, fd, data, at):
         if self.is_full:
             self.refused.set()
-            self.may_answer.wait(30)
+            self.may_answer.wait(60)
             raise OSError(errno.ENOSPC, "No space left on device")
         return self._real(fd, data, at)
 
@@ -69,13 +69,13 @@ def test_numbers_go_on_when_a_later_one_was_under_way(home, disk, channel, reade
     disk.may_answer.clear()
     first, second = (Sending(home, sequence) for sequence in (2, 3))
     first.start()
-    assert disk.refused.wait(30)
+    assert disk.refused.wait(60)
     second.start()
     wait_for(lambda: log.counters.published == 3)
     disk.is_full = False
     disk.may_answer.set()
-    first.join(30)
-    second.join(30)
+    first.join(60)
+    second.join(60)
     assert (first.was_nacked, second.was_nacked) == (True, False)
     wait_for(lambda: not home.hub.alarms.raised, reader)
     for sequence in (2, 3, 4):

@@ -112,7 +112,7 @@ async def test_what_moved_to_another_member_is_not_committed(logs):
 
 
 async def test_a_silent_member_is_taken_for_dead(logs):
-    silent, alive = join(logs, session=1), join(logs, session=1)
+    silent, alive = join(logs, session=1), join(logs, session=60)
     waiting = asyncio.create_task(alive_until(logs, alive, lambda: silent.is_gone))
     await until(lambda: silent.is_gone)
     await waiting
@@ -144,7 +144,7 @@ async def test_big_records_wait_in_the_log(logs):
     member = logs.join("/", "big", "guest", Joining("G"))
     seen = 0
     while seen < 12:
-        found = await logs.fetch_as(member, 2, wait=5)
+        found = await logs.fetch_as(member, 2, wait=WITHIN)
         assert len(member._waiting) < 8
         seen += len(found)
         await logs.commit_as(member, {0: found[-1].offset + 1})

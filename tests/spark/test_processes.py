@@ -136,7 +136,7 @@ def start_class(log: Path, name: str, *arguments: str) -> subprocess.Popen[bytes
         )  # fmt: skip
 
 
-def waited(question, seconds=90.0):
+def waited(question, seconds=180.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if answer := question():
