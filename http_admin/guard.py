@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -45,7 +46,11 @@ _OPEN = ("/api/login",)
 """Changes that nobody needs to be signed in for."""
 _LONGEST_ACTION = 500
 _STRANGERS_PER_MINUTE = 60
-_TRAFFIC = ("/publish", "/get", "/fetch", "/commit", "/api/login", "/api/logout")
+_TRAFFIC = re.compile(
+    "/api/(?:login|logout|route/[^/]+|exchanges/[^/]+/[^/]+/publish|queues/[^/]+/[^/]+/get"
+    "|logs/[^/]+/[^/]+/(?:publish|groups/[^/]+/(?:members/[^/]+/)?(?:fetch|commit)))"
+)
+"""Endpoints by their whole paths: a user or a queue may be called `get`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ class Guard:
             await error_response(500, "internal error, see the broker's log")(
                 scope, receive, answer.send
             )
-        if is_change(scope["method"], scope["path"]):
+        if is_change(scope["method"], routed_path(scope)):
             self._note(scope, answer.status)
 
     def _note(self, scope: Scope, status: int) -> None:
@@ -192,9 +197,7 @@ def _as_asked(scope: Scope) -> str:
 
 def is_change(method: str, path: str) -> bool:
     """Does this change the broker? Messages come and go without."""
-    if method in _SAFE or path.startswith("/api/route/"):
-        return False
-    return not path.rstrip("/").endswith(_TRAFFIC)
+    return method not in _SAFE and not (method == "POST" and _TRAFFIC.fullmatch(path))
 
 
 def shown_path(path: str) -> str:

@@ -7,7 +7,7 @@ function that turns one into its row; sorting by a name needs no rows at all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -20,6 +20,7 @@ T = TypeVar("T")
 Row = dict[str, Any]
 LARGEST_PAGE = 500
 SLICE = 200
+MOST_COLUMNS, DEEPEST_COLUMN = 200, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,21 @@ async def wanted(
     sort_reverse: bool = False,
     columns: str = "",
 ) -> Wanted:
-    chosen = tuple(column for column in columns.split(",") if column)
-    return Wanted(page, page_size, name, use_regex, sort, sort_reverse, chosen)
+    return Wanted(page, page_size, name, use_regex, sort, sort_reverse, _chosen(columns))
+
+
+def _chosen(columns: str) -> tuple[str, ...]:
+    """Columns to show; what lies inside another chosen one is shown with it."""
+    chosen = dict.fromkeys(column for column in columns.split(",") if column)
+    if len(chosen) > MOST_COLUMNS or any(c.count(".") >= DEEPEST_COLUMN for c in chosen):
+        raise bad_request(f"columns are at most {MOST_COLUMNS}, and {DEEPEST_COLUMN} names deep")
+    return tuple(column for column in chosen if not any(p in chosen for p in _around(column)))
+
+
+def _around(column: str) -> Iterator[str]:
+    """`a` and `a.b`, for `a.b.c`."""
+    parts = column.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
 
 
 List = Annotated[Wanted, Depends(wanted)]

@@ -17,14 +17,13 @@ from fastapi.responses import StreamingResponse
 
 from http_admin.auth import CurrentUser
 from http_admin.errors import ApiError, bad_request
-from http_admin.inside import ask_inside
+from http_admin.inside import ask_inside, meant_path
 from http_admin.surroundings import Around, Surroundings
 
 router = APIRouter(prefix="/api", tags=["live"])
 PERIOD_SECONDS = 2.0
 MOST_VIEWS = 20
 MOST_STREAMS = 20
-LARGEST_VIEW = 8 * 1024 * 1024
 _ENDLESS = ("/api/stream", "/api/history/export")
 
 
@@ -52,13 +51,15 @@ async def stream(
 
 
 def _check(path: str) -> None:
-    if not path.startswith("/api/") or path.partition("?")[0] in _ENDLESS:
+    if not path.startswith("/api/") or meant_path(path) in _ENDLESS:
         raise bad_request(f"view must be a path of the API that ends: {path}")
 
 
 async def _events(
     request: Request, around: Surroundings, views: list[str], user: str
 ) -> AsyncIterator[bytes]:
+    if around.streams[user] >= MOST_STREAMS:  # others came in the same moment
+        return
     around.streams[user] += 1
     try:
         while not around.stopping.is_set():
@@ -77,6 +78,6 @@ async def _events(
 
 async def _event(request: Request, path: str) -> tuple[bytes, int]:
     answer = await ask_inside(request.app, request, path)
-    body = bytes(answer.body) if answer.is_json and len(answer.body) <= LARGEST_VIEW else b"null"
+    body = bytes(answer.body) if answer.is_json else b"null"
     head = orjson.dumps({"path": path, "status": answer.status})[:-1]
     return b"event: view\ndata: " + head + b',"body":' + (body or b"null") + b"}\n\n", answer.status

@@ -16,7 +16,7 @@ from http_admin.shapes import listing
 from http_admin.views import Row
 from leveret.broker import Broker, User
 from leveret.broker.definitions import OPERATOR_POLICY, global_parameter_rows, parameter_rows
-from leveret.broker.parameters import CLUSTER_NAME, GLOBAL
+from leveret.broker.parameters import CLUSTER_NAME, GLOBAL, VHOST_LIMITS
 from leveret.broker.policies import Policy
 
 router = APIRouter(prefix="/api", tags=["parameters"])
@@ -122,8 +122,8 @@ async def put_parameter(
     _check_name(component)
     _check_name(name)
     existed = _one(hub, user, component, vhost, name) is not None
+    _require_operator(user, component)
     if component == OPERATOR_POLICY:
-        _require_operator(user)
         hub.policies.put(_operator_policy(vhost, name, body.value))
     else:
         hub.parameters.put(vhost, component, name, body.value)
@@ -136,9 +136,10 @@ def _check_name(name: str) -> None:
         raise bad_request(f"a name has at most {LONGEST_NAME} octets")
 
 
-def _require_operator(user: User) -> None:
-    if "administrator" not in user.tags:
-        raise ApiError(403, "operator policies need the tag administrator")
+def _require_operator(user: User, component: str) -> None:
+    """What holds a vhost's own people in bounds is not for them to lift."""
+    if component in (OPERATOR_POLICY, VHOST_LIMITS) and "administrator" not in user.tags:
+        raise ApiError(403, f"parameters of {component} need the tag administrator")
 
 
 def _operator_policy(vhost: str, name: str, value: Any) -> Policy:
@@ -160,11 +161,11 @@ async def delete_parameter(
     """Remove a parameter."""
     if _one(hub, user, component, vhost, name) is None:
         raise not_found()
+    _require_operator(user, component)
     policy = hub.policies.get(vhost, name, operator=True)
     if component != OPERATOR_POLICY:
         hub.parameters.delete(vhost, component, name)
     elif policy is not None:
-        _require_operator(user)
         hub.policies.delete(policy)
     await until_durable(hub)
 

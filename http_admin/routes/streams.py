@@ -15,7 +15,7 @@ from http_admin.errors import bad_request
 from http_admin.routes.logs import require
 from http_admin.shapes import Shape
 from http_admin.views import Row
-from leveret.broker import Right, VirtualHost
+from leveret.broker import Action, Right, User, VirtualHost
 from queues import QueueSpec
 
 router = APIRouter(prefix="/api/stream", tags=["streams"])
@@ -47,10 +47,12 @@ async def put_super_stream(
     held = hub.vhosts[where]
     if body.binding_keys is not None and body.partitions is not None:
         raise bad_request("give partitions or binding-keys, not both")
+    arguments = {**body.arguments, "x-queue-type": "stream"}
     if body.binding_keys is not None:
-        is_new = _declare_by_key(held, name, body.binding_keys, body.arguments)
+        streams = _streams(name, body.binding_keys)
+        _demand_all(hub, user, held, name, list(streams))
+        is_new = _declare_by_key(held, name, streams, arguments)
     else:
-        arguments = {"x-queue-type": "stream", **body.arguments}
         if body.partitions != 1:
             arguments["x-partitions"] = body.partitions or 3
         is_new = name not in held.queues
@@ -59,18 +61,28 @@ async def put_super_stream(
     response.status_code = 201 if is_new else 204
 
 
-def _declare_by_key(held: VirtualHost, name: str, keys: str, arguments: Row) -> bool:
-    """An ordinary direct exchange and a stream for each key: the key itself chooses."""
+def _streams(name: str, keys: str) -> dict[str, str]:
+    """Keys by the streams they lead to."""
     chosen = list(dict.fromkeys(key.strip() for key in keys.split(",") if key.strip()))
     if not chosen or len(chosen) > MOST_PARTITIONS:
         raise bad_request(f"binding-keys must name 1 to {MOST_PARTITIONS} keys")
+    return {f"{name}-{key}": key for key in chosen}
+
+
+def _demand_all(hub: Hub, user: User, held: VirtualHost, name: str, streams: list[str]) -> None:
+    """What it takes to do the same step by step: some of the streams may be somebody's already."""
+    for stream in streams:
+        hub.users.demand(user.name, held.name, Action.QUEUE_DECLARE, queue=stream)
+        what = {"destination": stream, "source": name}
+        hub.users.demand(user.name, held.name, Action.QUEUE_BIND, **what)
+
+
+def _declare_by_key(held: VirtualHost, name: str, streams: dict[str, str], arguments: Row) -> bool:
+    """An ordinary direct exchange and a stream for each key: the key itself chooses."""
     is_new = name not in held.exchanges
     held.declare_exchange(ExchangeSpec(name, "direct", durable=True))
-    for number, key in enumerate(chosen):
-        stream = f"{name}-{key}"
-        held.declare_queue(
-            QueueSpec(stream, True, arguments={"x-queue-type": "stream", **arguments})
-        )
+    for number, (stream, key) in enumerate(streams.items()):
+        held.declare_queue(QueueSpec(stream, True, arguments=arguments))
         to = Destination(DestinationKind.QUEUE, stream)
         held.bind(name, to, key, {ORDER: number})
     return is_new

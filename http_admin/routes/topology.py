@@ -52,6 +52,8 @@ def _demand_binding(
     hub: Broker, user: User, vhost: VirtualHost, actions: dict[str, Action], binding: Binding
 ) -> None:
     action, destination = actions[binding.destination.kind.value], binding.destination.name
+    if binding.destination.kind is DestinationKind.QUEUE:
+        vhost.queue(destination)  # unless a connection holds it exclusively
     _demand(hub, user, vhost, action, destination=destination, source=binding.source)
     source = vhost.exchanges.get(binding.source)
     if source is not None:

@@ -20,6 +20,7 @@ from leveret.broker.parameters import (
     KNOWN_VHOST_LIMITS,
     VHOST_LIMITS,
     Key,
+    check_depth,
     check_limits,
 )
 from leveret.broker.policies import Policy
@@ -215,11 +216,13 @@ def _take_parameter(found: Import, row: _Row) -> None:
         return
     if component == VHOST_LIMITS:
         check_limits(value, KNOWN_VHOST_LIMITS)
+    check_depth(value)
     found.parameters.append(((row.vhost, component, name), value))
 
 
 def _take_global_parameter(found: Import, row: _Row) -> None:
     if row.name() not in _FOREIGN:
+        check_depth(row.value("value"))
         found.parameters.append(((GLOBAL, GLOBAL, row.name()), row.value("value")))
 
 

@@ -17,6 +17,7 @@ CLUSTER_NAME = "cluster_name"
 VHOST_LIMITS, LIMITS_NAME = "vhost-limits", "limits"
 KNOWN_VHOST_LIMITS = ("max-connections", "max-queues")
 KNOWN_USER_LIMITS = ("max-connections", "max-channels")
+DEEPEST = 64
 
 Key = tuple[str, str, str]
 """vhost, component, name; global parameters have neither vhost nor component"""
@@ -41,6 +42,7 @@ class Parameters:
         return self._held.get((vhost, component, name))
 
     def put(self, vhost: str, component: str, name: str, value: Any) -> None:
+        check_depth(value)
         if component == VHOST_LIMITS:
             check_limits(value, KNOWN_VHOST_LIMITS)
         self._held[vhost, component, name] = value
@@ -78,3 +80,18 @@ def check_limits(limits: Any, known: tuple[str, ...]) -> None:
             raise PreconditionFailed(f"unknown limit '{name}'; known are {', '.join(known)}")
         if not isinstance(value, int) or isinstance(value, bool):
             raise PreconditionFailed(f"limit '{name}' must be a whole number, not {value!r}")
+
+
+def check_depth(value: Any) -> None:
+    """Values are written as JSON again and again, which takes the stack."""
+    level = [value]
+    for _ in range(DEEPEST):
+        nested = [one.values() if isinstance(one, dict) else one for one in level if _holds(one)]
+        level = [inner for inside in nested for inner in inside]
+        if not level:
+            return
+    raise PreconditionFailed(f"a parameter's value is at most {DEEPEST} levels deep")
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, dict | list)

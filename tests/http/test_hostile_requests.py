@@ -1,0 +1,217 @@
+"""What somebody with few rights, or with much time, tries over HTTP; each of these worked once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pika
+import pytest
+
+from http_admin.guard import is_change
+from http_admin.routes.live import MOST_STREAMS
+from leveret.broker import Broker
+from leveret.broker.users import hash_password
+from leveret.model.store import PermissionDefinition
+from tests.http.conftest import Served
+from tests.http.rights import RULES
+
+VHOST = "v"
+MINE = "^(a$|mine)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _users(broker: Served) -> None:
+    broker.on_loop(_prepare)
+
+
+def _prepare(hub: Broker) -> None:
+    hub.add_vhost(VHOST)
+    hub.users.set_permission(PermissionDefinition("guest", VHOST, ".*", ".*", ".*"))
+    for name in ("management", "policymaker"):
+        hub.users.put_user(name, hash_password(name), (name,))
+        hub.users.set_permission(PermissionDefinition(name, VHOST, MINE, MINE, MINE))
+
+
+@pytest.fixture
+def little(broker: Served) -> Iterator[httpx.Client]:
+    with broker.client("management") as client:
+        yield client
+
+
+# Streams -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        "/api/stream?view=/api/whoami",
+        "/api//stream?view=/api/whoami",
+        "/api/stream/?view=/api/whoami",
+        "/api/stream//",
+        "/api/stream#?",
+        "/api/str\team?view=/api/whoami",
+        "/api/history//export?table=events",
+        "/api/history/export/",
+        "/metrics",
+        "//evil.example/api/whoami",
+    ],
+)
+def test_no_view_is_endless(api: httpx.Client, view: str) -> None:
+    """A stream inside a stream listened for its end without a pause, and nothing else went on."""
+    assert api.get("/api/stream", params={"view": view}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "view", ["/api/streamé?view=/api/whoami", "/api/str%65am", "/api/%2Fstream"]
+)
+def test_views_are_escaped_as_clients_do(api: httpx.Client, view: str) -> None:
+    with api.stream("GET", "/api/stream", params={"view": view}) as answer:
+        assert answer.status_code == 200
+        lines = answer.iter_lines()
+        assert next(lines) == "event: view" and '"status":404' in next(lines)
+
+
+def test_an_endless_answer_inside_lets_others_go_on(
+    api: httpx.Client, broker: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should a view ever lead to one, only its own stream waits for it."""
+    monkeypatch.setattr("http_admin.routes.live._ENDLESS", ())
+    with api.stream("GET", "/api/stream", params={"view": "/api/stream?view=/api/whoami"}) as open_:
+        assert open_.status_code == 200
+        with broker.client() as other:
+            assert other.get("/api/whoami").status_code == 200
+
+
+def test_streams_are_counted_when_they_come_at_once(broker: Served) -> None:
+    streams = broker.app.state.surroundings.streams
+    with broker.client() as api:
+        streams["guest"] += MOST_STREAMS
+        try:
+            answer = api.get("/api/stream", params={"view": "/api/whoami"})
+        finally:
+            streams["guest"] -= MOST_STREAMS
+    assert answer.status_code == 429
+
+
+# The audit log -----------------------------------------------------------------------------------
+
+_CARRIES_MESSAGES = ("publish", "get", "fetch", "commit", "login", "logout")
+
+
+@pytest.mark.parametrize("line", RULES)
+def test_every_change_is_audited_and_no_message(line: str) -> None:
+    method, path = line.split(" ", 1)
+    carries = path.rpartition("/")[2] in _CARRIES_MESSAGES or path.startswith("/api/route/")
+    assert is_change(method, path) is (method != "GET" and not carries)
+
+
+@pytest.mark.parametrize("name", ["get", "publish", "commit", "x%2Fget", "route", "login"])
+def test_no_name_hides_a_change_from_the_audit(api: httpx.Client, name: str) -> None:
+    for method, path in (
+        ("PUT", f"/api/users/{name}"),
+        ("PUT", f"/api/queues/v/{name}"),
+        ("POST", f"/api/bindings/v/e/amq.topic/q/{name}"),
+        ("DELETE", f"/api/queues/v/{name}/"),
+        ("DELETE", f"/api//users/{name}"),
+    ):
+        body: Any = {"tags": "administrator", "password_hash": ""} if "users" in path else {}
+        content = None if method == "DELETE" else body
+        assert api.request(method, path, json=content).status_code < 300
+        assert api.get("/api/audit", params={"count": 1}).json()[0]["action"] == f"{method} {path}"
+
+
+# Rights by another way ---------------------------------------------------------------------------
+
+
+def test_super_stream_takes_no_streams_of_others(api: httpx.Client, little: httpx.Client) -> None:
+    """With rights on the exchange alone it bound, and so wrote to, streams that were others'."""
+    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    assert api.put("/api/queues/v/a-secret", json=stream).status_code == 201
+    path = "/api/stream/super-streams/v/a"
+    assert little.put(path, json={"binding-keys": "secret"}).status_code == 403
+    assert little.put(path, json={"binding-keys": "new"}).status_code == 403
+    assert api.get("/api/exchanges/v/a").status_code == 404
+    mine = "/api/stream/super-streams/v/mine"
+    assert little.put(mine, json={"binding-keys": "x,y"}).status_code == 201
+    assert len(api.get("/api/exchanges/v/mine/bindings/source").json()) == 2
+
+
+def test_super_stream_is_of_no_other_type(little: httpx.Client) -> None:
+    dying = {"x-queue-type": "classic", "x-dead-letter-exchange": "amq.fanout"}
+    path = "/api/stream/super-streams/v/mine-too"
+    answer = little.put(path, json={"partitions": 1, "arguments": dying})
+    assert answer.status_code == 400
+
+
+def test_limits_of_a_vhost_are_not_lifted_by_its_own_people(
+    api: httpx.Client, broker: Served
+) -> None:
+    path, value = "/api/parameters/vhost-limits/v/limits", {"value": {"max-queues": 100}}
+    assert api.put(path, json=value).status_code == 201
+    with broker.client("policymaker") as maker:
+        assert maker.put(path, json={"value": {"max-queues": 10_000}}).status_code == 403
+        assert maker.put(path + "2", json=value).status_code == 403
+        assert maker.delete(path).status_code == 403
+        assert maker.get(path).json()["value"] == {"max-queues": 100}
+    assert api.delete(path).status_code == 204
+
+
+def test_nobody_binds_a_queue_that_is_another_connections(
+    api: httpx.Client, broker: Served
+) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.queue_declare("held", exclusive=True)
+    channel.queue_bind("held", "amq.topic", "k")
+    path = "/api/bindings/%2F/e/amq.topic/q/held"
+    assert "exclusive" in api.post(path, json={"routing_key": "#"}).json()["reason"]
+    assert "exclusive" in api.delete(f"{path}/k").json()["reason"]
+    connection.close()
+
+
+# Odd values --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        ("name,name.x", {"name": "wide"}),
+        ("name.x,name", {"name": "wide"}),
+        ("arguments.b.c,arguments,arguments.b", {"arguments": {"x-max-length": 5}}),
+        (
+            "arguments.x-max-length,arguments.a.b",
+            {"arguments": {"x-max-length": 5, "a": {"b": None}}},
+        ),
+    ],
+)
+def test_columns_that_hold_each_other(api: httpx.Client, columns: str, row: Any) -> None:
+    made = {"arguments": {"x-max-length": 5}}
+    assert api.put("/api/queues/v/wide", json=made).status_code in (201, 204)
+    found = api.get("/api/queues/v", params={"columns": columns, "name": "wide"}).json()
+    assert found == [row]
+    assert api.get("/api/queues/v/wide").json()["arguments"] == {"x-max-length": 5}
+
+
+@pytest.mark.parametrize("columns", ["a." * 2000 + "b", ",".join(f"c{n}" for n in range(201))])
+def test_too_many_columns_are_refused(api: httpx.Client, columns: str) -> None:
+    answer = api.get("/api/queues", params={"columns": columns})
+    assert answer.status_code == 400 and "columns are at most" in answer.json()["reason"]
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("depth", [64, 65, 500, 960, 975])
+def test_parameters_are_not_endlessly_deep(
+    api: httpx.Client, opening: str, closing: str, depth: int
+) -> None:
+    inner = "1" if closing == "}" else ""
+    value = opening * depth + inner + closing * depth
+    for path in ("/api/parameters/deep/v/p", "/api/global-parameters/deep"):
+        status = api.put(path, content=f'{{"value": {value}}}').status_code
+        assert status in ((201, 204) if depth < 64 + (not inner) else (400,)), path
+    row = f'{{"vhost": "v", "component": "deep", "name": "p", "value": {value}}}'
+    imported = api.post("/api/definitions", content=f'{{"parameters": [{row}]}}').status_code
+    assert imported == (204 if depth < 64 + (not inner) else 400)
+    for path in ("parameters", "global-parameters", "definitions"):
+        assert api.get(f"/api/{path}").status_code == 200
