@@ -18,6 +18,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.utils import floatToGoString
 
 from http_admin import process
 from http_admin.ages import oldest_ready_ms, oldest_unacked_ms
@@ -25,6 +26,7 @@ from http_admin.product import PRODUCT, RABBITMQ_VERSION, product_version, runti
 from http_admin.totals import Totals
 from leveret.broker import Broker
 from leveret.broker.metrics import CHANNEL_FIELDS, QUEUE_FIELDS
+from leveret.model.counters import SIZE_BOUNDS
 
 PROTOCOL = "amqp091"
 KNOWN_ALARMS = ("memory", "disk", "store", "dead-letters")
@@ -59,6 +61,7 @@ def gather(broker: Broker, totals: Totals) -> Iterator[Metric]:
     yield from _queue_sums(totals)
     yield from _churn(totals)
     yield from _machine(broker)
+    yield from _alarms(broker)
     yield from _global(broker, totals)
     yield from _by_queue_type(broker, totals)
     yield from _dead_lettered(broker)
@@ -143,6 +146,20 @@ def _machine(broker: Broker) -> Iterator[Metric]:
     yield gauge("rabbitmq_erlang_uptime_seconds", "Seconds since the broker started", uptime)
 
 
+_ALARMS = (
+    ("memory_used_watermark", "memory"),
+    ("free_disk_space_watermark", "disk"),
+    ("file_descriptor_limit", ""),
+)
+
+
+def _alarms(broker: Broker) -> Iterator[Metric]:
+    """Alerts made for RabbitMQ watch these; of file descriptors Leveret has no alarm."""
+    for name, alarm in _ALARMS:
+        text = f"1 while the alarm is raised: {name.replace('_', ' ')}"
+        yield gauge(f"rabbitmq_alarms_{name}", text, alarm in broker.alarms.raised)
+
+
 def _global(broker: Broker, totals: Totals) -> Iterator[Metric]:
     counters = broker.counters
     unroutable = counters.dropped_unroutable + counters.returned_unroutable
@@ -204,14 +221,14 @@ def _by_queue_type(broker: Broker, totals: Totals) -> Iterator[Metric]:
             f"rabbitmq_global_{name}",
             name.replace("_", " ").capitalize(),
             labels,
-            [((PROTOCOL, kind), total) for kind, total in sums.items()],
+            [((PROTOCOL, f"rabbit_{kind}_queue"), total) for kind, total in sums.items()],
         )
     yield labelled(
         CounterMetricFamily,
         "rabbitmq_global_messages_get_empty",
         "Gets that found the queue empty",
         labels,
-        [((PROTOCOL, "classic"), broker.counters.get_empty)],
+        [((PROTOCOL, "rabbit_classic_queue"), broker.counters.get_empty)],
     )
 
 
@@ -230,14 +247,15 @@ def _dead_lettered(broker: Broker) -> Iterator[Metric]:
 
 
 def _sizes(broker: Broker) -> Iterator[Metric]:
-    """Sizes are counted by their number of bits: entry n counts sizes below 2**n."""
     counted: list[int] | None = getattr(broker.counters, "sizes", None)
     if counted is None:
         return
     total, buckets = 0, []
-    for bits, count in enumerate(counted):
+    for bound, count in zip(SIZE_BOUNDS, counted, strict=False):
         total += count
-        buckets.append((str(float((1 << bits) - 1)), float(total)))
+        written: str = floatToGoString(float(bound))  # type: ignore[no-untyped-call]
+        buckets.append((written, float(total)))
+    total = sum(counted)
     family = HistogramMetricFamily("rabbitmq_message_size_bytes", "Sizes of published bodies")
     octets = getattr(broker.counters, "published_bytes", 0)
     family.add_metric([], [*buckets, ("+Inf", float(total))], octets)

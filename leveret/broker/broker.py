@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
@@ -34,7 +35,7 @@ from leveret.broker.users import User, Users, hash_password
 from leveret.broker.vhost import Plan, VirtualHost
 from leveret.config import Settings
 from leveret.model.clock import Clock, SystemClock
-from leveret.model.counters import Counters
+from leveret.model.counters import SIZE_BOUNDS, Counters
 from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.message import Message
 from leveret.model.store import (
@@ -188,7 +189,7 @@ class Broker:
         counters, size = self.counters, message.body_size
         counters.published += 1
         counters.published_bytes += size
-        counters.sizes[size.bit_length()] += 1
+        counters.sizes[bisect_left(SIZE_BOUNDS, size)] += 1
         exchange, queues = plan.exchange, plan.queues
         exchange.published_in += 1
         exchange.published_out += len(queues)
@@ -216,7 +217,7 @@ class Broker:
             message.id = next(ids)
             message.time_ms, message.origin, message.keep = now_ms, origin, keep
             size += message.body_size
-            size_counts[message.body_size.bit_length()] += 1
+            size_counts[bisect_left(SIZE_BOUNDS, message.body_size)] += 1
         count, queues = len(messages), plan.queues
         self.counters.published += count
         self.counters.published_bytes += size

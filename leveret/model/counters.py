@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+SIZE_BOUNDS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+"""RabbitMQ's dashboard asks for these and no others."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -17,8 +20,8 @@ class Counters:
     published: int = 0
     published_bytes: int = 0
     confirmed: int = 0
-    sizes: list[int] = field(default_factory=lambda: [0] * 32)
-    """Entry n counts published bodies whose size has n bits."""
+    sizes: list[int] = field(default_factory=lambda: [0] * (len(SIZE_BOUNDS) + 1))
+    """Entry n counts published bodies of at most SIZE_BOUNDS[n] octets, the last one larger ones."""
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """By reason, what has gone on to a dead-letter exchange."""
     gone_queues: list[int] = field(default_factory=lambda: [0] * 9)

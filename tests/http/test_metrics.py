@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+import leveret
 from http_admin import metrics
 from tests.http.conftest import Served
 
@@ -44,6 +45,8 @@ OWN = {
     "leveret_store_backlog_bytes", "leveret_history_bytes", "leveret_alarm", "leveret_log_bytes",
     "leveret_log_group_lag", "leveret_log_group_lag_most", "leveret_log_damaged_batches",
 }  # fmt: skip
+SIZES = "rabbitmq_message_size_bytes"
+ALARMS = ("memory_used_watermark", "free_disk_space_watermark", "file_descriptor_limit")
 WEIRD = 'we"ird\\{}'
 PER_QUEUE = {
     "rabbitmq_queue_messages", "rabbitmq_queue_messages_ready", "rabbitmq_queue_messages_unacked",
@@ -178,7 +181,8 @@ def test_detailed_has_the_families_and_vhosts_asked_for(api: httpx.Client) -> No
 
 
 def test_counters_of_dead_letters_and_sizes_become_families() -> None:
-    counters = SimpleNamespace(dead_lettered={"expired": 3}, sizes=[1, 0, 2], published_bytes=5)
+    sizes = [1, 0, 2, 0, 0, 0, 3, 0, 4]
+    counters = SimpleNamespace(dead_lettered={"expired": 3}, sizes=sizes, published_bytes=5)
     broker: Any = SimpleNamespace(counters=counters)
     families = [*metrics._dead_lettered(broker), *metrics._sizes(broker)]
     found = {
@@ -188,7 +192,30 @@ def test_counters_of_dead_letters_and_sizes_become_families() -> None:
     }
     assert found["rabbitmq_global_messages_dead_lettered_expired_total", None] == 3
     assert found["rabbitmq_global_messages_dead_lettered_rejected_total", None] == 0
-    assert found["rabbitmq_message_size_bytes_bucket", "0.0"] == 1
-    assert found["rabbitmq_message_size_bytes_bucket", "3.0"] == 3
-    assert found["rabbitmq_message_size_bytes_count", None] == 3
-    assert found["rabbitmq_message_size_bytes_sum", None] == 5
+    buckets = {le: value for (name, le), value in found.items() if name == f"{SIZES}_bucket"}
+    assert buckets == {
+        "100.0": 1, "1000.0": 1, "10000.0": 3, "100000.0": 3, "1e+06": 3, "1e+07": 3, "5e+07": 6,
+        "1e+08": 6, "+Inf": 10,
+    }  # fmt: skip
+    assert (found[f"{SIZES}_count", None], found[f"{SIZES}_sum", None]) == (10, 5)
+
+
+def test_a_size_is_counted_where_the_dashboard_looks_for_it() -> None:
+    with leveret.ThreadedBroker() as running:
+        with pika.BlockingConnection(pika.URLParameters(running.url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for size in (0, 100, 101, 1_000, 100_000, 100_001):
+                channel.basic_publish("amq.fanout", "", bytes(size))
+        assert running.running is not None
+        assert running.running.broker.counters.sizes == [2, 2, 0, 1, 1, 0, 0, 0, 0]
+
+
+def test_an_alarm_is_a_metric_under_the_name_alerts_know(api: httpx.Client) -> None:
+    broker: Any = SimpleNamespace(alarms=SimpleNamespace(raised={"disk": "full"}))
+    samples = [sample for family in metrics._alarms(broker) for sample in family.samples]
+    names = [f"rabbitmq_alarms_{name}" for name in ALARMS]
+    assert [(sample.name, sample.value) for sample in samples] == [
+        *zip(names, (0, 1, 0), strict=True)
+    ]
+    assert all(f"{name} 0.0" in api.get("/metrics").text for name in names)
