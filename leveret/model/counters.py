@@ -21,7 +21,7 @@ class Counters:
     published_bytes: int = 0
     confirmed: int = 0
     sizes: list[int] = field(default_factory=lambda: [0] * (len(SIZE_BOUNDS) + 1))
-    """Entry n counts published bodies of at most SIZE_BOUNDS[n] octets, the last one larger ones."""
+    """Entry n counts published bodies of at most SIZE_BOUNDS[n] octets, the last larger ones."""
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """By reason, what has gone on to a dead-letter exchange."""
     gone_queues: list[int] = field(default_factory=lambda: [0] * 9)
