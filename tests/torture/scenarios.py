@@ -22,6 +22,7 @@ from tests.torture.power_loss import cut_the_power
 from tests.torture.rot import flip_bits
 from tests.torture.schedule import kill_among_the_delayed
 from tests.torture.security.crowd import churn, keep_silent, stay_idle
+from tests.torture.security.extremes import announce_much, open_all_channels
 from tests.torture.security.flood import flood_memory
 from tests.torture.security.fuzz import fuzz_inside, fuzz_live
 from tests.torture.security.guessing import guess_passwords
@@ -87,8 +88,10 @@ SCENARIOS = (
     Scenario("R-20", "stopped and continued", 20, "stops", stop_and_go_on),
     Scenario("R-22", "clients that vanish", 20, "clients", vanish),
     Scenario("R-30", "strangers", 2_000, "connections", keep_silent),
+    Scenario("R-31", "announced and never sent", 200, "rounds", announce_much),
     Scenario("R-32", "fuzzed decoders", 1_800, "seconds", fuzz_inside),
     Scenario("R-33", "mutated sessions", 50_000, "sessions", fuzz_live),
+    Scenario("R-36", "channels", 20, "rounds of all", open_all_channels),
     Scenario("R-38", "TLS as sslyze sees it", 1, "scan", scan_tls),
     Scenario("R-39", "guessed passwords", 1_200, "tries", guess_passwords),
     *(Scenario(suite.row, suite.title, size, unit, suite) for suite, size, unit in ROWS),

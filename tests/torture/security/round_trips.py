@@ -1,0 +1,240 @@
+"""R-32: every method, property set and field type there and back, by hypothesis.
+
+Each target is a property with examples of its own; the tests run hundreds of them, `make torture`
+tens of thousands. Beside them a few inputs that are as bad as the format allows, measured.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from pamqp import commands, frame
+
+from amqp_server import codec
+from amqp_server.wire import ConnectionState, Wire, WireChannel
+from leveret.model import properties as props
+from leveret.model.errors import BrokerError, ProtocolError
+from leveret.model.tables import check_table, decode_table, edit_table, encode_table
+from tests.support import wire
+from tests.unit.amqp.recorder import Recorder
+from tests.unit.amqp.test_codec import WIRE, property_values, tables
+
+MILLISECONDS, MEGABYTE, WIDE_MILLISECONDS = 50.0, 1 << 20, 20.0
+
+_SIZED = st.binary(max_size=40).map(lambda octets: struct.pack(">I", len(octets)) + octets)
+_TEXT = st.text(max_size=20).map(lambda text: struct.pack(">I", len(text.encode())) + text.encode())
+
+
+def _packed(form: str, lowest: int, highest: int) -> st.SearchStrategy[bytes]:
+    return st.integers(lowest, highest).map(lambda value: struct.pack(form, value))
+
+
+FIELDS: dict[str, st.SearchStrategy[bytes]] = {
+    "t": _packed(">B", 0, 1),
+    "b": _packed(">b", -128, 127),
+    "B": _packed(">B", 0, 255),
+    "s": _packed(">h", -(2**15), 2**15 - 1),
+    "u": _packed(">H", 0, 2**16 - 1),
+    "I": _packed(">i", -(2**31), 2**31 - 1),
+    "i": _packed(">I", 0, 2**32 - 1),
+    "l": _packed(">q", -(2**63), 2**63 - 1),
+    "f": st.floats(width=32, allow_nan=False).map(lambda value: struct.pack(">f", value)),
+    "d": st.floats(allow_nan=False).map(lambda value: struct.pack(">d", value)),
+    "D": st.tuples(st.integers(0, 255), st.integers(-(2**31), 2**31 - 1)).map(
+        lambda parts: struct.pack(">Bi", *parts)
+    ),
+    "T": _packed(">Q", 0, 2**33),
+    "S": _TEXT,
+    "x": _SIZED,
+    "V": st.just(b""),
+}
+"""Every type of field but those that hold others, as it stands on the wire."""
+
+_KEYS = st.text(alphabet="abcdef-", min_size=1, max_size=12)
+_plain = st.one_of(*(values.map(kind.encode().__add__) for kind, values in FIELDS.items()))
+
+
+def _array(items: list[bytes]) -> bytes:
+    joined = b"".join(items)
+    return b"A" + struct.pack(">I", len(joined)) + joined
+
+
+def _nested(fields: dict[str, bytes]) -> bytes:
+    return b"F" + wire.table(*fields.items())
+
+
+_value = st.recursive(
+    _plain,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(_array),
+        st.dictionaries(_KEYS, inner, max_size=3).map(_nested),
+    ),
+    max_leaves=4,
+)
+wire_fields = st.dictionaries(_KEYS, _value, max_size=4)
+
+
+def table_of_any_types(fields: dict[str, bytes]) -> None:
+    """Checked, decoded, named by type, and edited without a change to what was not named."""
+    data = wire.table(*fields.items())
+    assert check_table(data, 0, len(data)) == len(data)
+    assert decode_table(data).keys() == fields.keys()
+    edited = edit_table(data, frozenset(), {"new": 1})
+    assert edited[4:].startswith(b"".join(wire.shortstr(k) + v for k, v in fields.items()))
+    assert decode_table(edited).pop("new") == 1
+
+
+def table_of_values(table: dict[str, Any]) -> None:
+    assert decode_table(encode_table(table)) == table
+
+
+def properties_of_any_kind(values: dict[str, Any]) -> None:
+    octets = props.encode_properties(values)
+    assert props.decode_properties(octets) == values
+    assert props.scan(octets).spans.keys() == values.keys()
+
+
+def _methods(kinds: list[Any]) -> st.SearchStrategy[Any]:
+    """(a method, the values of its arguments)"""
+    return st.sampled_from(kinds).flatmap(
+        lambda kind: st.tuples(
+            st.just(kind),
+            st.fixed_dictionaries({name: WIRE[kind.amqp_type(name)] for name in kind.__slots__}),
+        )
+    )
+
+
+def _made(kind: Any, values: dict[str, Any]) -> Any:
+    """With values that pamqp would refuse to send; whoever reads them must cope."""
+    lenient = {"__slots__": kind.__slots__, "validate": lambda self: None}
+    method: Any = object.__new__(type(kind.__name__, (kind,), lenient))
+    for name, value in values.items():
+        setattr(method, name, value)
+    return method
+
+
+def _encoded(kind: Any, values: dict[str, Any]) -> bytes:
+    return codec.encode_method(3, _made(kind, values))[7:-1]
+
+
+def client_method(method: tuple[Any, dict[str, Any]]) -> None:
+    kind, values = method
+    decoded, _ = codec.decode_method(_encoded(kind, values))
+    assert {name: getattr(decoded, name) for name in kind.__slots__} == values
+
+
+def server_method(method: tuple[Any, dict[str, Any]]) -> None:
+    kind, values = method
+    decoded: Any = frame.unmarshal(wire.frame(1, 3, _encoded(kind, values)))[2]
+    assert type(decoded) is kind
+    assert {name: getattr(decoded, name) for name in kind.__slots__} == values
+
+
+def any_octets(parts: list[bytes]) -> None:
+    """What comes in pieces is refused as AMQP says, or taken."""
+    sink = Recorder()
+    receiver = Wire(sink, 1 << 20)
+    receiver.state = ConnectionState.OPEN
+    receiver.channels[1] = WireChannel()
+    try:
+        for part in parts:
+            receiver.receive(part)
+    except BrokerError as error:
+        assert error.reply_text
+
+
+CLIENT: list[Any] = list(codec._CLIENT_METHODS.values())
+_ALL: list[Any] = list(commands.INDEX_MAPPING.values())
+SERVER = [kind for kind in _ALL if kind not in CLIENT and kind.__slots__]
+_frames = st.builds(
+    wire.frame, st.sampled_from((1, 1, 1, 2, 3, 8)), st.integers(0, 2), st.binary(max_size=60)
+)
+TARGETS: dict[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] = {
+    "client methods": (client_method, _methods(CLIENT)),
+    "server methods": (server_method, _methods(SERVER)),
+    "property sets": (properties_of_any_kind, property_values),
+    "tables of values": (table_of_values, tables),
+    "field types": (table_of_any_types, wire_fields),
+    "octets": (any_octets, st.lists(_frames | st.binary(max_size=60), max_size=6)),
+}
+
+
+def run_target(name: str, examples: int, number: int) -> None:
+    """So many examples of one target; raises with the smallest that fails."""
+    check, strategy = TARGETS[name]
+
+    @seed(number)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def holds(example: Any) -> None:
+        check(example)
+
+    holds()
+
+
+# The worst there is ------------------------------------------------------------------------------
+
+
+def worst_inputs() -> dict[str, bytes]:
+    """Tables of 128 KiB: wide, deep, of nothing but empty things, and of anything at all."""
+    size, source = 128 * 1024, random.Random(32)
+    deep = b""
+    for _ in range(size // 7):
+        deep = b"\x01aF" + struct.pack(">I", len(deep)) + deep
+    return {
+        "wide": b"\x01kt\x01" * (size // 4),
+        "deep": deep,
+        "empty arrays": b"\x00A\x00\x00\x00\x00" * (size // 6),
+        "nothing": b"\x00V" * (size // 2),
+        "one long string": b"\x01kS" + struct.pack(">I", size) + b"x" * size,
+        "anything": source.randbytes(size),
+    }
+
+
+def measure_worst() -> tuple[dict[str, float], list[str]]:
+    """Milliseconds of processor time for each, and what took too much memory."""
+    tables = {name: _table(fields) for name, fields in worst_inputs().items()}
+    took = {name: min(_milliseconds(data) for _ in range(3)) for name, data in tables.items()}
+    return took, [said for name in tables if (said := too_large(name))]
+
+
+def _table(fields: bytes) -> bytes:
+    return struct.pack(">I", len(fields)) + fields
+
+
+def too_large(name: str) -> str:
+    """What is wrong with the memory that one of the worst inputs takes; empty when nothing is."""
+    data = _table(worst_inputs()[name])
+    tracemalloc.start()
+    is_taken = _refuse_or_take(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    if is_taken and name in ("wide", "deep", "nothing"):
+        return f"{name}: taken, although it has too many fields or levels"
+    return f"{name}: {peak} octets for {len(data)}" if peak > 4 * len(data) + MEGABYTE else ""
+
+
+def _milliseconds(data: bytes) -> float:
+    began = time.thread_time()
+    _refuse_or_take(data)
+    return (time.thread_time() - began) * 1000
+
+
+def _refuse_or_take(data: bytes) -> bool:
+    try:
+        decode_table(data)
+    except ProtocolError:
+        return False
+    return True
