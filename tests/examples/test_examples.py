@@ -15,7 +15,7 @@ from leveret.testing import LeveretBroker
 from tests.support.brokers import ROOT
 
 EXAMPLES = ROOT / "examples"
-SECONDS = 60
+SECONDS = 120
 
 SHOWS = {
     "activity_tracking": [

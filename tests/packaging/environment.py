@@ -79,6 +79,6 @@ class CleanEnvironment:
             env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )

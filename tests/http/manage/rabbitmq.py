@@ -29,7 +29,7 @@ def running_rabbitmq() -> Iterator[str]:
     running = _start(port)
     try:
         url = f"http://{brokers.HOST}:{port}"
-        assert brokers.wait_until(lambda: _answers(url), within=90), running.log_tail()
+        assert brokers.wait_until(lambda: _answers(url), within=180), running.log_tail()
         yield url
     finally:
         running.stop()
