@@ -47,8 +47,8 @@ clients: $(FOR_DEV)  ## Try clients of other languages (Go, Ruby, Java, PHP, C, 
 	@$(BIN)/python -m tools.node_client
 	$(BIN)/python -m pytest -m "clients or not clients" tests/clients $(ARGS)
 
-test-random: setup  ## Run the tests in random order; SEED=number repeats one
-	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -p randomly \
+test-random: setup  ## Run the tests in random order, properties with new examples; SEED=number repeats one
+	RANDOM_EXAMPLES=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -p randomly \
 	    $(if $(SEED),--randomly-seed=$(SEED)) $(if $(K),-k "$(K)") $(ARGS)
 
 coverage: setup  ## Run the tests and say which lines and branches they reach; build/coverage
