@@ -8,7 +8,8 @@ import pytest
 from benchmarks.figures import median
 from benchmarks.report import with_results
 from benchmarks.spark import suite
-from benchmarks.spark.beside import Beside
+from benchmarks.spark.beside import Beside, Window
+from benchmarks.spark.large import Large
 from benchmarks.spark.ways import WAYS, TupleSource, by_pyarrow, written_by
 from spark_sink.chunks import Tally
 from spark_sink.readers import LocalSource, all_columns
@@ -61,14 +62,20 @@ def test_findings_become_tables_with_verdicts():
     rates = {1: {"source": [900.0, 1000.0, 1100.0], "tuples": [500.0], "plain": [700.0],
                  "rows": [40.0]},
              2: {"source": [2000.0], "tuples": [600.0], "rows": [40.0]}}  # fmt: skip
-    findings = suite.Findings({"logs": rates, "events": rates}, Beside([1.0, 3.0], [4.2, 4.4], 2))
+    alone = [Window(0.5, 1.0, 9.0, 0.1), Window(0.5, 3.0, 11.0, 0.1)]
+    beside = [Window(0.6, 4.2, 9.0, 0.2), Window(0.6, 4.4, 11.0, 0.2)]
+    large = [Large(5_000_000, 25_000_000, 250.0, 1 << 30, 300 << 20)]
+    findings = suite.Findings({"logs": rates, "events": rates}, Beside(alone, beside, 2), large)
     logs, events = suite.lines(findings)
     assert (logs.times, logs.is_met, events.is_met) == (2.0, True, None)
     assert logs.source == (median([900.0, 1000.0, 1100.0]), 2000.0)
     page = with_results(f"a\n{suite.MARKS[0]}\nold\n{suite.MARKS[1]}\nb\n",
                         suite.markdown(findings), suite.MARKS)  # fmt: skip
     assert "| logs | 40 | 1,000/s | 2,000/s | 500/s | 600/s | 700/s | 2.00x | ≥ 2x | yes |" in page
-    assert "| 2.00 ms | 4.30 ms | 2.15x | ≤ 2x | no |" in page
+    told = "| p99 | 2.00 ms (1.00 to 3.00) | 4.30 ms (4.20 to 4.40) | 2.15x | ≤ 2x | no |"
+    assert told in page and "| longest | 10.00 ms (9.00 to 11.00) |" in page
     assert "old" not in page and page.startswith("a\n") and page.endswith("\nb\n")
-    assert [len(table.rows) for table in suite.shown(findings)] == [2, 1]
-    assert suite.document(findings)["p99_ms"] == {"alone": [1.0, 3.0], "beside": [4.2, 4.4]}
+    assert [len(table.rows) for table in suite.shown(findings)] == [2, 4, 1]
+    assert "| 5,000,000 messages | 25,000,000 | 250 | 100,000/s | 1,024 MiB | 300 MiB |" in page
+    windows = suite.document(findings)["beside_ms"]
+    assert [one["p99"] for one in windows["beside"]] == [4.2, 4.4]
