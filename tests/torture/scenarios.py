@@ -29,10 +29,12 @@ from tests.torture.security.guessing import guess_passwords
 from tests.torture.security.half_open import vanish
 from tests.torture.security.health import keep_in_time, stop_and_go_on
 from tests.torture.security.many_queues import keep_queues
+from tests.torture.security.matching import match_slowly
 from tests.torture.security.names import flood_names
 from tests.torture.security.revoking import revoke
 from tests.torture.security.rows import ROWS
 from tests.torture.security.scans import scan_source, scan_tls
+from tests.torture.security.splits import split_sessions
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
 from tests.torture.transactions import kill_in_commit
@@ -91,6 +93,8 @@ SCENARIOS = (
     Scenario("R-31", "announced and never sent", 200, "rounds", announce_much),
     Scenario("R-32", "fuzzed decoders", 1_800, "seconds", fuzz_inside),
     Scenario("R-33", "mutated sessions", 50_000, "sessions", fuzz_live),
+    Scenario("R-34", "fragments", 5_000, "splits", split_sessions),
+    Scenario("R-35", "patterns that take long", 2_000, "patterns", match_slowly),
     Scenario("R-36", "channels", 20, "rounds of all", open_all_channels),
     Scenario("R-38", "TLS as sslyze sees it", 1, "scan", scan_tls),
     Scenario("R-39", "guessed passwords", 1_200, "tries", guess_passwords),

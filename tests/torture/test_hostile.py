@@ -1,14 +1,21 @@
-"""R-31, R-32 and R-36 in forms short enough for every test run.
+"""R-31, R-32 and R-34 to R-36 in forms short enough for every test run.
 
 Trimmed: a round of announcements instead of hundreds, dozens of examples for each target instead of
-tens of thousands (tests/unit/amqp has more of them), and atheris not at all. `make torture` runs
-the long forms.
+tens of thousands (tests/unit/amqp has more of them), a dozen splits (tests/semantics has others),
+and atheris not at all. That a match costs little is counted in tests/unit/routing. `make torture`
+runs the long forms.
 """
+
+import contextlib
 
 import pytest
 
+from leveret.broker.access.patterns import check_pattern, pattern
+from leveret.model.errors import PreconditionFailed
 from tests.torture.security import round_trips
 from tests.torture.security.extremes import announce_much, open_all_channels
+from tests.torture.security.matching import BOMBS, HAYSTACK, taken_in_spite
+from tests.torture.security.splits import split_sessions
 
 SEED = 20_261_116
 pytestmark = pytest.mark.timeout(300)
@@ -27,6 +34,23 @@ def test_r32_round_trips(target):
 @pytest.mark.parametrize("name", round_trips.worst_inputs())
 def test_r32_worst_tables_take_no_more_memory_than_they_may(name):
     assert not round_trips.too_large(name)
+
+
+async def test_r34_splits_and_turns_have_no_effect(tmp_path):
+    outcome = await split_sessions(tmp_path / "run", 12, SEED)
+    assert outcome.safe, str(outcome)
+
+
+@pytest.mark.parametrize("text", BOMBS)
+def test_r35_expressions_that_would_explode_are_matched_or_refused(text):
+    """Backtracking would take years: the time limit of the test is what fails then."""
+    with contextlib.suppress(PreconditionFailed):
+        check_pattern(text)
+        pattern(text).search(HAYSTACK * 100)
+
+
+def test_r35_what_needs_backtracking_is_refused():
+    assert taken_in_spite() == []
 
 
 async def test_r36_all_channels_open_and_open_again(tmp_path):
