@@ -54,9 +54,9 @@ def labelled(
     return family
 
 
-def gather(broker: Broker, totals: Totals) -> Iterator[Metric]:
+def gather(broker: Broker, totals: Totals, endpoint: str = "aggregated") -> Iterator[Metric]:
     """The aggregated metrics."""
-    yield from identity(broker, "aggregated")
+    yield from identity(broker, endpoint)
     yield from _objects(broker, totals)
     yield from _queue_sums(totals)
     yield from _churn(totals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
@@ -30,6 +31,28 @@ def chosen_logs(broker: Broker, vhosts: set[str], names: set[str]) -> Logs:
     ]
 
 
+def _most_behind(log: Held) -> dict[Any, int]:
+    """By partition, how far its slowest consumer is behind; groups without members have none."""
+    most: dict[Any, int] = {}
+    for part, lag in log.readers.lags():
+        most[part] = max(lag, most.get(part, 0))
+    return most
+
+
+_BEHIND = ("stream_consumer_max_offset_lag", "Highest lag of a consumer of a log, in records")
+
+
+def consumer_lags(prefix: str, logs: Logs) -> Iterator[Metric]:
+    """RabbitMQ's name and labels for it: a partition is a queue."""
+    rows = [
+        ((labels[0], part.name), lag)
+        for labels, log in logs
+        for part, lag in _most_behind(log).items()
+    ]
+    name, text = _BEHIND
+    yield labelled(GaugeMetricFamily, f"{prefix}{name}", text, ("vhost", "queue"), rows)
+
+
 def log_totals(broker: Broker) -> Iterator[Metric]:
     logs = [log for _, log in chosen_logs(broker, set(), set())]
     parts = [part for log in logs for part in partitions_of(log)]
@@ -40,6 +63,8 @@ def log_totals(broker: Broker) -> Iterator[Metric]:
         for number, part in enumerate(partitions_of(log))
     ]
     damaged = sum(len(part.partition.damage()) for part in parts)
+    behind = [lag for log in logs for lag in _most_behind(log).values()]
+    yield gauge(f"rabbitmq_{_BEHIND[0]}", _BEHIND[1], max(behind, default=0))
     yield gauge("leveret_log_bytes", "Octets in logs", sum(p.partition.size for p in parts))
     yield gauge("leveret_log_group_lag", "Records that groups have not committed", sum(lags))
     yield gauge(

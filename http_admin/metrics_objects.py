@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from http_admin.ages import oldest_ready_ms, oldest_unacked_ms, unacked_bytes
 from http_admin.metrics import labelled
-from http_admin.metrics_logs import chosen_logs, log_objects
+from http_admin.metrics_logs import chosen_logs, consumer_lags, log_objects
 from leveret.broker import Broker
 from leveret.broker.metrics import QUEUE_FIELDS, queue_values
 from queues import ClassicQueue, HeldQueue
@@ -159,7 +159,9 @@ def gather_objects(broker: Broker) -> Iterator[Metric]:
     for make in (queue_coarse, queue_consumers, queue_details, queue_counters):
         yield from make(broker, "rabbitmq_", queues)
     yield from queue_ages(broker, queues)
-    yield from log_objects("leveret_", chosen_logs(broker, set(), set()))
+    logs = chosen_logs(broker, set(), set())
+    yield from log_objects("leveret_", logs)
+    yield from consumer_lags("rabbitmq_", logs)
     yield from exchange_counters(broker, "rabbitmq_", set())
     yield from connection_octets(broker, "rabbitmq_", set())
 
@@ -172,6 +174,7 @@ FAMILIES = (
     "exchange_metrics",
     "connection_coarse_metrics",
     "log_metrics",
+    "stream_consumer_metrics",
 )
 
 
@@ -194,3 +197,5 @@ def gather_detailed(
         yield from connection_octets(broker, prefix, vhosts)
     if "log_metrics" in families:
         yield from log_objects("leveret_detailed_", chosen_logs(broker, vhosts, names))
+    if "stream_consumer_metrics" in families:
+        yield from consumer_lags(prefix, chosen_logs(broker, vhosts, names))

@@ -52,10 +52,12 @@ async def metrics(request: Request, hub: Hub, sums: Sums) -> Response:
 
 
 @router.get("/metrics/per-object", responses=_TEXT, dependencies=[require_tag("monitoring")])
-async def metrics_per_object(request: Request, hub: Hub) -> Response:
-    """A sample per queue, exchange and connection."""
-    named = identity(hub, "per-object")
-    return await _written(request, chain(named, gather_objects(hub)))
+async def metrics_per_object(request: Request, hub: Hub, sums: Sums) -> Response:
+    """A sample per queue, exchange and connection, and what is nobody's in particular."""
+    objects = list(gather_objects(hub))
+    named = {family.name for family in objects}
+    others = [one for one in gather(hub, sums, "per-object") if one.name not in named]
+    return await _written(request, chain(others, objects))
 
 
 @router.get("/metrics/detailed", responses=_TEXT, dependencies=[require_tag("monitoring")])

@@ -89,6 +89,12 @@ class Cursor:
         held = self._again or self._ahead or self._at < len(self._records)
         return bool(held) or self._is_loading or self._read_from < self.log.next_offset
 
+    @property
+    def place(self) -> int:
+        """Offset of the next record it will hand out."""
+        held = self._again or self._records[self._at : self._at + 1] or self._ahead
+        return held[0].offset if held else self._read_from
+
     def take(self, most: int) -> list[LogEntry]:
         """The next entries, or none while they are being read."""
         if self._again:

@@ -6,7 +6,7 @@ consumer of a stream is asked here, in its words: a prefetch of its own, and man
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from queues.entry import Entry, Outcome
 from queues.log import CommitMode, OffsetSpec, SpecError, parse_offset_spec, resolve_offset
 from queues.port import Consumer, HeldQueue, TappedQueue
-from queues.stream.cursor import Cursor
+from queues.stream.cursor import Cursor, Readable
 from queues.stream.filter import FILTER_ARGUMENT, RecordFilter, maybe_filter
 from queues.stream.groups import (
     DEFAULT_COMMIT_INTERVAL_MS,
@@ -65,6 +65,12 @@ class Readers:
     @property
     def unacked(self) -> int:
         return sum(reading.unacked for reading in self._readings.values())
+
+    def lags(self) -> Iterator[tuple[Readable, int]]:
+        """For each place read by somebody: the partition, and how many records lie before it."""
+        for reading in self._readings.values():
+            for cursor in reading.cursors:
+                yield cursor.log, max(0, cursor.log.next_offset - cursor.place)
 
     # Coming and going --------------------------------------------------------------------------
 

@@ -136,6 +136,7 @@ def test_per_object_has_a_sample_per_queue(api: httpx.Client) -> None:
     assert rows.keys() >= PER_QUEUE
     assert rows["rabbitmq_queue_messages_bytes"].value == 32
     assert rows["rabbitmq_queue_messages_published_total"].value == 5
+    assert "rabbitmq_connections" in {family.name for family in families}
 
 
 def test_logs_and_their_groups_have_samples(api: httpx.Client, broker: Served) -> None:
@@ -168,6 +169,38 @@ def test_logs_and_their_groups_have_samples(api: httpx.Client, broker: Served) -
         assert sums["leveret_log_group_lag"] >= 8 and sums["leveret_log_group_lag_most"] >= 5
         assert 'leveret_log_group_lag{group="g"' in api.get("/metrics/per-object").text
         channel.queue_delete("measured")
+
+
+def test_how_far_consumers_of_logs_are_behind(api: httpx.Client, broker: Served) -> None:
+    name = "rabbitmq_stream_consumer_max_offset_lag"
+    detailed = name.replace("rabbitmq_", "rabbitmq_detailed_")
+    assert _samples(api.get("/metrics").text)[name] == 0
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("behind", durable=True, arguments={"x-queue-type": "stream"})
+        for _ in range(10):
+            channel.basic_publish("", "behind", b"x")
+        channel.basic_qos(prefetch_count=3)
+        first = {"x-stream-offset": "first"}
+        channel.basic_consume("behind", lambda *_: None, arguments=first)
+        channel.basic_consume("behind", lambda *_: None, arguments={"x-stream-offset": "next"})
+
+        places = (
+            ("/metrics", name),
+            ("/metrics/per-object", name),
+            ("/metrics/detailed?family=stream_consumer_metrics&queue=behind", detailed),
+        )
+        lags: list[float] = []
+        for _ in range(600):
+            lags = [_samples(api.get(path).text)[one] for path, one in places]
+            if lags == [7, 7, 7]:
+                break
+            connection.process_data_events(0.05)
+        assert lags == [7, 7, 7]
+        text = api.get("/metrics/detailed?family=stream_consumer_metrics").text
+        assert f'{detailed}{{queue="behind",vhost="/"}} 7.0' in text
+        channel.queue_delete("behind")
 
 
 def test_detailed_has_the_families_and_vhosts_asked_for(api: httpx.Client) -> None:
