@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bindings import Binding
 from exchange import Exchange
 from leveret.broker.acting import Acting
-from leveret.broker.inside import send_inside
+from leveret.broker.inside import Mishaps, aside, send_inside
 from leveret.broker.parameters import GLOBAL, VHOST_LIMITS, Key
 from leveret.broker.policies import EXCHANGE, Policy
 from leveret.broker.vhost import EVENT_EXCHANGE
@@ -41,8 +41,14 @@ class Events:
         self._broker = broker
         self._vhost_name = vhost_name
         self.acting = Acting()
+        self.mishaps = Mishaps()
 
     def tell(self, key: str, facts: Mapping[str, Any]) -> None:
+        """Never in the way of what it tells of: see `aside`."""
+        with aside(self._broker, f"event {key}"):
+            self._tell(key, facts)
+
+    def _tell(self, key: str, facts: Mapping[str, Any]) -> None:
         vhost = self._broker.vhosts.get(self._vhost_name)
         exchange = vhost.exchanges.get(EVENT_EXCHANGE) if vhost is not None else None
         if vhost is None or exchange is None or not exchange.bindings:
@@ -64,8 +70,9 @@ class Events:
         self.tell(f"user.authentication.{what}", {**facts, "error": error})
 
     def connection(self, connection: ConnectionEntry, what: str) -> None:
-        by = {_ACTOR: connection.user.name}
-        self.tell(f"connection.{what}", {**connection.describe(), **by})
+        with aside(self._broker, f"event connection.{what}"):
+            by = {_ACTOR: connection.user.name}
+            self.tell(f"connection.{what}", {**connection.describe(), **by})
 
     def channel(self, of: ConnectionEntry, number: int, what: str) -> None:
         facts = {"name": f"{of.name} ({number})", "number": number, "connection": of.name}

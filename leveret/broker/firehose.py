@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from exchange import Exchange
-from leveret.broker.inside import send_inside
+from leveret.broker.inside import aside, send_inside
 from leveret.broker.vhost import TRACE_EXCHANGE, Plan
 from leveret.model.message import Message
 from leveret.model.properties import decode_properties
@@ -48,10 +48,11 @@ def watch(broker: Broker, vhost: VirtualHost, made: Exchange | HeldQueue) -> Non
 
 def published(broker: Broker, vhost: VirtualHost, plan: Plan, message: Message, who: Who) -> None:
     """A copy of a message whose way is known and that has not gone it yet."""
-    routed = [queue.name for queue in plan.queues]
-    headers = {**_facts(broker, vhost, message), **who, "routed_queues": routed}
-    trace = vhost.exchanges[TRACE_EXCHANGE]
-    send_inside(broker, vhost, trace, f"publish.{message.exchange}", headers, message.body)
+    with aside(broker, "a publish on the firehose"):
+        routed = [queue.name for queue in plan.queues]
+        headers = {**_facts(broker, vhost, message), **who, "routed_queues": routed}
+        trace = vhost.exchanges[TRACE_EXCHANGE]
+        send_inside(broker, vhost, trace, f"publish.{message.exchange}", headers, message.body)
 
 
 def _delivered(
@@ -61,21 +62,28 @@ def _delivered(
     entries: Sequence[Entry],
     consumer: Consumer | None,
 ) -> None:
-    trace = vhost.exchanges[TRACE_EXCHANGE]
-    if not trace.bindings:
+    trace = vhost.exchanges.get(TRACE_EXCHANGE)
+    if trace is None or not trace.bindings:
         return
-    row = consumer.describe()["channel_details"] if consumer is not None else {}
-    who = {
-        "connection": row.get("connection_name", ""),
-        "channel": row.get("number", 0),
-        "user": row.get("user", ""),
-    }
-    for entry in entries:
-        message = entry.message
-        if message.exchange != TRACE_EXCHANGE:
-            headers = {**_facts(broker, vhost, message), **who}
-            headers["redelivered"] = int(entry.redelivered)
-            send_inside(broker, vhost, trace, f"deliver.{queue.name}", headers, message.body)
+    with aside(broker, "a delivery on the firehose"):
+        row = consumer.describe()["channel_details"] if consumer is not None else {}
+        who = {
+            "connection": row.get("connection_name", ""),
+            "channel": row.get("number", 0),
+            "user": row.get("user", ""),
+        }
+        for entry in entries:
+            _copy(broker, vhost, trace, queue, entry, who)
+
+
+def _copy(
+    broker: Broker, vhost: VirtualHost, trace: Exchange, queue: HeldQueue, entry: Entry, who: Who
+) -> None:
+    message = entry.message
+    if message.exchange != TRACE_EXCHANGE:
+        headers = {**_facts(broker, vhost, message), **who}
+        headers["redelivered"] = int(entry.redelivered)
+        send_inside(broker, vhost, trace, f"deliver.{queue.name}", headers, message.body)
 
 
 def _facts(broker: Broker, vhost: VirtualHost, message: Message) -> dict[str, Any]:
