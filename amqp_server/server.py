@@ -12,6 +12,7 @@ from amqp_server.certificates import Secured, maybe_secured
 from amqp_server.patience import Patience
 from amqp_server.pulse import Pulse
 from amqp_server.session import Session
+from amqp_server.tidying import Tidier
 from leveret.broker import Broker
 from leveret.broker.access.strangers import Strangers
 
@@ -149,6 +150,7 @@ class AmqpServer:
         self.strangers = Strangers(broker.settings, broker.clock.monotonic, log)
         self.handshakes: list[Handshakes] = []
         self._patience = Patience()
+        self._tidier = Tidier()
         self._listening: list[asyncio.Server] = []
         self._beat: asyncio.TimerHandle | None = None
         self._beats = 0
@@ -164,6 +166,7 @@ class AmqpServer:
     def forget(self, session: Session) -> None:
         self.sessions.pop(session, None)
         self.pulse.remove(session)
+        self._tidier.went(self.broker.clock.monotonic())
         if not self.sessions and self._all_gone is not None:
             self._all_gone.set()
 
@@ -211,6 +214,7 @@ class AmqpServer:
         self._beats += 1
         if self._beats % BEATS_PER_LOOK_FOR_ACKS == 0:
             self.look_for_late_acks()
+            self._tidier.look(self.broker.clock.monotonic())
         self._schedule_beat()
 
     def look_for_late_acks(self) -> None:

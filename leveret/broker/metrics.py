@@ -7,8 +7,8 @@ reads those counters.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,36 +56,59 @@ class Measured(Protocol):
 
 
 class Series:
+    """Numbers in one array, a time and its values after the other.
+
+    An object for each would outlive the connections that come and go meanwhile, and keep what
+    memory they lay among from being given back.
+    """
+
+    __slots__ = ("_last", "_numbers", "_points", "_sampled_ms")
+
     def __init__(self, points: int) -> None:
-        self._points: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=points)
+        self._points = points
+        self._numbers = array("q")
+        self._last: tuple[int, ...] | None = None
         self._sampled_ms = 0
 
     def add(self, time_ms: int, values: tuple[int, ...]) -> None:
-        if not self._points or self._points[-1][1] != values:
-            if self._points and self._sampled_ms > self._points[-1][0]:
-                self._points.append((self._sampled_ms, self._points[-1][1]))
-            self._points.append((time_ms, values))
+        if self._last != values:
+            if self._last is not None and self._sampled_ms > self._numbers[-1 - len(values)]:
+                self._append(self._sampled_ms, self._last)
+            self._append(time_ms, values)
+            self._last = values
         self._sampled_ms = time_ms
+
+    def _append(self, time_ms: int, values: tuple[int, ...]) -> None:
+        self._numbers.append(time_ms)
+        self._numbers.extend(values)
+        if len(self._numbers) > 2 * self._points * (len(values) + 1):
+            del self._numbers[: self._points * (len(values) + 1)]
 
     def rate(self, index: int) -> float:
         """Change per second over the last sampling interval."""
-        if len(self._points) < 2 or self._points[-1][0] < self._sampled_ms:
+        if self._last is None:
             return 0.0
-        (before, old), (now, new) = self._points[-2], self._points[-1]
-        return (new[index] - old[index]) * 1000 / max(1, now - before)
+        width = len(self._last) + 1
+        numbers, now = self._numbers, len(self._numbers) - width
+        before = now - width
+        if before < 0 or numbers[now] < self._sampled_ms:
+            return 0.0
+        change = numbers[now + 1 + index] - numbers[before + 1 + index]
+        return change * 1000 / max(1, numbers[now] - numbers[before])
 
     def samples(self, index: int, age_s: int, step_s: int) -> list[tuple[int, int]]:
         """(time, value) every `step_s` back to `age_s` ago, newest first."""
-        if not self._points or step_s <= 0:
+        if self._last is None or step_s <= 0:
             return []
-        times = [time for time, _ in self._points]
+        width = len(self._last) + 1
+        times, values = self._numbers[::width], self._numbers[index + 1 :: width]
         found = []
         for back in range(0, age_s + 1, step_s):
             time_ms = self._sampled_ms - back * 1000
             place = bisect_right(times, time_ms) - 1
             if place < 0:
                 break
-            found.append((time_ms, self._points[place][1][index]))
+            found.append((time_ms, values[place]))
         return found
 
 

@@ -128,11 +128,13 @@ class Logins:
         wait = self.throttle.wait(source, name)
         if wait > 0:
             return Refused(Refusal.TOO_MANY, wait)
-        user = self._users.by_name.get(name)
-        if user is None or not password:
+        if not password:
             return None
+        user = self._users.by_name.get(name)
         digest = self._digest(name, password)
         known = self._cache.get(digest)
+        if user is None:
+            return None
         if known is not None and known[0] == user.password_id and self._now() < known[1]:
             return self._admitted(user, host)
         if not passwords.is_quick(user.hashing):
