@@ -236,6 +236,8 @@ class Channel:
                 self.inbox.extendleft(reversed(inbox))
                 return
             self.session.run(self.number, inbox.popleft())
+        if self.inbox is None:
+            self.session.caught_up()
 
     def reply(self, method: Method, durable: bool = False) -> None:
         """Answer now, or when everything done so far is on disk."""

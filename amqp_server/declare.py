@@ -51,7 +51,8 @@ class Declarations:
         """Something was changed: in the audit log, unless only this connection can see it."""
         session = self._channel.session
         queue = self._last_queue if getattr(method, "queue", None) == "" else _named_by(method)
-        if getattr(method, "exclusive", False) or queue in session.exclusive_queues:
+        held = self._channel.vhost.queues.get(queue)
+        if getattr(method, "exclusive", False) or (held is not None and held.owner is session):
             return
         self._channel.broker.access.audit.note(
             user=session.user.name,
@@ -88,8 +89,6 @@ class Declarations:
             queue = channel.vhost.queue(name, session)
         else:
             queue = self._make_queue(method, name, table)
-            if method.exclusive:
-                session.exclusive_queues[queue.name] = queue
         self._last_queue = queue.name
         if not method.nowait:
             answer = QueueDeclareOk(queue.name, queue.ready_count, len(queue.consumers))
@@ -179,7 +178,6 @@ class Declarations:
             )
         finally:
             notices, channel.late = channel.late, None
-        channel.session.exclusive_queues.pop(name, None)
         answer = commands.Queue.DeleteOk(gone)
         frame = b"" if method.nowait else encode_method(channel.number, answer)
         channel.answer(b"".join((frame, *notices)), durable=not method.nowait)

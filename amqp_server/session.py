@@ -39,7 +39,6 @@ from leveret.model.errors import (
     NotAllowed,
 )
 from leveret.model.message import Message
-from queues import HeldQueue
 
 log = logging.getLogger("leveret.amqp")
 
@@ -65,7 +64,6 @@ class Session:
         self.user = _NOBODY
         self.vhost: VirtualHost = broker.vhosts[next(iter(broker.vhosts))]
         self.channels: dict[int, Channel] = {}
-        self.exclusive_queues: dict[str, HeldQueue] = {}
         self.client_properties: dict[str, Any] = {}
         self.capabilities: dict[str, Any] = {}
         self.mechanism = ""
@@ -81,6 +79,7 @@ class Session:
         self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
         self._confirming: dict[Channel, None] = {}
         self.listening = Listening(line)
+        self._is_leaving = False
         self._ended = False
 
     def __repr__(self) -> str:
@@ -308,6 +307,7 @@ class Session:
         close = commands.Channel.Close(int(error.code), error.reply_text, class_id, method_id)
         self._end_channel(number)
         self._say(number, close)
+        self.caught_up()
 
     def _end_channel(self, number: int) -> None:
         channel = self.channels.pop(number, None)
@@ -358,10 +358,9 @@ class Session:
 
     def _close(self, method: Any) -> None:
         """The client goes: exclusive queues are gone before it is told close-ok."""
-        for channel in self.channels.values():
-            if channel.inbox is not None:  # what it sent before counts: close behind it
-                channel.inbox.append(partial(self._close, method))
-                return
+        self._is_leaving = any(one.inbox is not None for one in self.channels.values())
+        if self._is_leaving:
+            return  # what it sent before counts: close behind it
         self.end()
         self._say(0, commands.Connection.CloseOk())
         if self.wire.state is ConnectionState.CLOSING:  # ours crossed it; its answer will come
@@ -370,6 +369,11 @@ class Session:
         self.wire.state = ConnectionState.CLOSED
         self.flush()
         self.line.end()
+
+    def caught_up(self) -> None:
+        """A channel has nothing put off any more: a client that waited for it may leave."""
+        if self._is_leaving and not self._ended:
+            self._close(None)
 
     def _close_ok(self, method: Any) -> None:
         self.wire.state = ConnectionState.CLOSED
@@ -420,8 +424,7 @@ class Session:
         self._ended = True
         for number in list(self.channels):
             self._end_channel(number)
-        for queue in list(self.exclusive_queues.values()):
-            self.vhost.forget_queue(queue)
+        self.vhost.forget_owned(self)
         if self.broker.connections.pop(self, _MISSING) is not _MISSING:
             self.broker.counters.connections_closed += 1
             self.vhost.counters.received += self.received

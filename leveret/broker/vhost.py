@@ -22,7 +22,8 @@ from leveret.broker.names import (
     require_not_default,
     require_unreserved,
 )
-from leveret.model.arguments import dump_arguments, require_same, require_same_arguments
+from leveret.broker.rows import binding_row, exchange_row, queue_row
+from leveret.model.arguments import require_same, require_same_arguments
 from leveret.model.counters import VhostCounters
 from leveret.model.errors import (
     NotFound,
@@ -32,12 +33,7 @@ from leveret.model.errors import (
 from leveret.model.history import Keep
 from leveret.model.message import Address
 from leveret.model.properties import DIRECT_REPLY_TO
-from leveret.model.store import (
-    BindingDefinition,
-    ExchangeDefinition,
-    QueueDefinition,
-    Store,
-)
+from leveret.model.store import QueueDefinition, Store
 from leveret.model.tables import Table
 from queues import (
     ClassicQueue,
@@ -113,6 +109,7 @@ class VirtualHost:
         self._touch = touch
         self._queue_ids = queue_ids
         self._bindings_to: dict[Destination, dict[Binding, None]] = {}
+        self._owned: dict[object, dict[HeldQueue, None]] = {}
         for exchange_name, kind in PREDECLARED:
             self.exchanges[exchange_name] = Exchange(ExchangeSpec(exchange_name, kind, True))
         for internal in (TRACE_EXCHANGE, EVENT_EXCHANGE) if name == "/" else (TRACE_EXCHANGE,):
@@ -169,7 +166,7 @@ class VirtualHost:
         self.on_made(created)
         self.version += 1
         if spec.durable:
-            self._store.save(self._exchange_definition(spec))
+            self._store.save(exchange_row(self.name, spec))
         return created
 
     def _require_same_exchange(self, current: Exchange, spec: ExchangeSpec) -> None:
@@ -201,17 +198,7 @@ class VirtualHost:
         self._drop_bindings_to(Destination(DestinationKind.EXCHANGE, exchange.name))
         self.on_exchange_gone(exchange)
         if exchange.spec.durable:
-            self._store.delete(self._exchange_definition(exchange.spec))
-
-    def _exchange_definition(self, spec: ExchangeSpec) -> ExchangeDefinition:
-        return ExchangeDefinition(
-            self.name,
-            spec.name,
-            spec.kind,
-            spec.auto_delete,
-            spec.internal,
-            dump_arguments(spec.arguments),
-        )
+            self._store.delete(exchange_row(self.name, exchange.spec))
 
     # Queues ------------------------------------------------------------------------------------
 
@@ -244,16 +231,7 @@ class VirtualHost:
         check_kind(spec, self._q(spec.name))
         check_arguments(spec.arguments, self._q(spec.name))
         self._require_room(spec.name)
-        definition = QueueDefinition(
-            id=next(self._queue_ids),
-            vhost=self.name,
-            name=spec.name,
-            kind=spec.kind,
-            durable=spec.durable and not spec.exclusive,
-            auto_delete=spec.auto_delete,
-            exclusive=spec.exclusive,
-            arguments=dump_arguments(spec.arguments),
-        )
+        definition = queue_row(self.name, next(self._queue_ids), spec)
         created = self._make_queue(self, spec, definition)
         if definition.durable:
             self._store.save(definition)
@@ -271,6 +249,8 @@ class VirtualHost:
 
     def adopt_queue(self, queue: HeldQueue, owner: object | None = None) -> None:
         queue.owner = owner
+        if owner is not None:
+            self._owned.setdefault(owner, {})[queue] = None
         self.queues[queue.name] = queue
         self.on_made(queue)
         self.version += 1
@@ -323,6 +303,7 @@ class VirtualHost:
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
+        self._owned.get(queue.owner, {}).pop(queue, None)
         self.version += 1
         self.queues_deleted += 1
         self._drop_bindings_to(Destination(DestinationKind.QUEUE, queue.name))
@@ -333,6 +314,12 @@ class VirtualHost:
                 QueueDefinition(id=queue.id, vhost=self.name, name=queue.name, kind=queue.spec.kind)
             )
         return gone
+
+    def forget_owned(self, owner: object) -> None:
+        """The owner goes, and its exclusive queues go with it."""
+        for queue in list(self._owned.get(owner, ())):
+            self.forget_queue(queue)
+        self._owned.pop(owner, None)
 
     def leave_queue(self, queue: HeldQueue, consumer: Consumer) -> None:
         """A consumer goes; an auto-delete queue goes with its last one."""
@@ -372,7 +359,7 @@ class VirtualHost:
         self._bindings_to.setdefault(destination, {})[binding] = None
         self.version += 1
         if self._is_durable(binding):
-            self._store.save(self._binding_definition(binding))
+            self._store.save(binding_row(self.name, binding))
         self.on_bound(exchange, binding)
 
     def unbind(
@@ -404,7 +391,7 @@ class VirtualHost:
                 del self._bindings_to[binding.destination]
         self.on_unbound(binding)
         if durable:
-            self._store.delete(self._binding_definition(binding))
+            self._store.delete(binding_row(self.name, binding))
         if exchange.is_abandoned and exchange.name in self.exchanges:
             self._forget_exchange(exchange)
 
@@ -425,16 +412,6 @@ class VirtualHost:
             return held is None or (held.spec.durable and not held.spec.exclusive)
         held = self.exchanges.get(binding.destination.name)
         return held is None or held.spec.durable
-
-    def _binding_definition(self, binding: Binding) -> BindingDefinition:
-        return BindingDefinition(
-            self.name,
-            binding.source,
-            binding.destination.name,
-            binding.destination.kind.value,
-            binding.routing_key,
-            dump_arguments(binding.arguments),
-        )
 
     # Publishing --------------------------------------------------------------------------------
 

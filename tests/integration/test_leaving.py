@@ -1,0 +1,84 @@
+"""How clients leave, and what they leave behind."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+from pamqp.commands import Channel, Connection
+
+from amqp_server.session import Session
+from leveret.launch import ThreadedBroker, in_process_settings
+from leveret.model.errors import PreconditionFailed
+from tests.support.rawclient import RawChannel, RawClient
+
+
+@pytest.fixture
+def broker() -> Iterator[ThreadedBroker]:
+    with ThreadedBroker(in_process_settings()) as started:
+        yield started
+
+
+@pytest.fixture
+def channel(broker: ThreadedBroker) -> Iterator[RawChannel]:
+    with RawClient(*broker.amqp_address) as client:
+        yield client.handshake("/").channel()
+
+
+def session_of(broker: ThreadedBroker) -> Session:
+    assert broker.running is not None
+    (session,) = broker.running.amqp.sessions
+    return session
+
+
+def test_a_queue_of_one_connection_is_freed_with_its_last_consumer(broker, channel):
+    queue = channel.declare("", exclusive=True, auto_delete=True).queue
+    left = broker.call(lambda: weakref.ref(session_of(broker).vhost.queues[queue]))
+    channel.cancel(channel.consume(queue))
+    channel.declare("other")  # by now the turn in which it went has ended
+
+    def is_freed() -> bool:
+        broker.running.broker.metrics.sample()  # the last sample may have known it
+        gc.collect()
+        return left() is None
+
+    assert broker.call(is_freed)
+
+
+def test_who_leaves_while_a_channel_waits_is_let_go_when_it_is_closed(broker, channel):
+    session = session_of(broker)
+    broker.call(lambda: setattr(session.channels[1], "inbox", deque()))  # as if held by the disk
+    channel.client.send(0, Connection.Close(200, "", 0, 0))
+    channel.client.expect_silence()
+    broker.call(lambda: session.refuse(1, PreconditionFailed("waited for too long")))
+    channel.expect(Channel.Close)
+    channel.client.expect(Connection.CloseOk)
+    channel.client.expect_end()
+
+
+def test_who_leaves_while_channels_wait_is_let_go_behind_the_last(broker, channel):
+    client, session = channel.client, session_of(broker)
+    second = client.channel(2)
+    done: list[int] = []
+
+    def hold() -> None:
+        for one in session.channels.values():
+            one.inbox = deque()
+
+    def go_on(number: int) -> None:
+        held = session.channels[number]
+        held.inbox.append(lambda: done.append(number))
+        held.go_on(lambda: None)
+
+    broker.call(hold)
+    client.send(0, Connection.Close(200, "", 0, 0))
+    client.expect_silence()
+    broker.call(lambda: go_on(second.number))
+    client.expect_silence()
+    broker.call(lambda: go_on(channel.number))
+    client.expect(Connection.CloseOk)
+    assert done == [second.number, channel.number]
+    client.expect_end()
