@@ -30,14 +30,21 @@ _NAMES = {
 }
 
 
-class ApiError(Exception):
-    """A refused request."""
+_PAGING = (("query", "page"), ("query", "page_size"))
+_OFF_LIMITS = ("greater_than_equal", "less_than_equal")
 
-    def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
+
+class ApiError(Exception):
+    """A refused request; `name` where RabbitMQ calls it otherwise than others of its status."""
+
+    def __init__(
+        self, status: int, reason: str, headers: dict[str, str] | None = None, name: str = ""
+    ) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
         self.headers = headers
+        self.name = name
 
 
 def not_found(what: str = "Not Found") -> ApiError:
@@ -48,8 +55,10 @@ def bad_request(reason: str) -> ApiError:
     return ApiError(400, reason)
 
 
-def error_response(status: int, reason: str, headers: dict[str, str] | None = None) -> JsonAnswer:
-    content = {"error": _NAMES.get(status, "error"), "reason": reason}
+def error_response(
+    status: int, reason: str, headers: dict[str, str] | None = None, name: str = ""
+) -> JsonAnswer:
+    content = {"error": name or _NAMES.get(status, "error"), "reason": reason}
     return JsonAnswer(content, status, headers)
 
 
@@ -58,7 +67,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> JsonAnswer:
-        return error_response(error.status, error.reason, error.headers)
+        return error_response(error.status, error.reason, error.headers, error.name)
 
     @app.exception_handler(BrokerError)
     async def refused_by_broker(request: Request, error: BrokerError) -> JsonAnswer:
@@ -66,7 +75,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JsonAnswer:
-        return error_response(400, "; ".join(_sentence(one) for one in error.errors()))
+        wrong = error.errors()
+        is_off = any(one["loc"] in _PAGING and one["type"] in _OFF_LIMITS for one in wrong)
+        name = "invalid_pagination_parameters" if is_off else ""
+        return error_response(400, "; ".join(map(_sentence, wrong)), name=name)
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JsonAnswer:

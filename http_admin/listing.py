@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Query
 
-from http_admin.errors import bad_request
+from http_admin.errors import ApiError, bad_request
 from leveret.broker.users import check_pattern, pattern
 
 T = TypeVar("T")
@@ -165,9 +165,8 @@ def _page(rows: list[T], ask: Wanted) -> list[T]:
     if ask.page is None:
         return rows
     if ask.page > _pages(len(rows), ask):
-        raise bad_request(
-            f"page out of range, page: {ask.page} page size: {ask.page_size}, len: {len(rows)}"
-        )
+        place = f"page: {ask.page} page size: {ask.page_size}, len: {len(rows)}"
+        raise ApiError(400, f"page out of range, {place}", name="page_out_of_range")
     start = (ask.page - 1) * ask.page_size
     return rows[start : start + ask.page_size]
 

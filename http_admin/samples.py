@@ -17,13 +17,13 @@ class SampleRange:
 
 
 async def sample_range(
-    lengths_age: Annotated[int | None, Query(ge=1, le=MOST_SECONDS)] = None,
+    lengths_age: Annotated[int | None, Query(ge=1)] = None,
     lengths_incr: Annotated[int | None, Query(ge=1)] = None,
-    msg_rates_age: Annotated[int | None, Query(ge=1, le=MOST_SECONDS)] = None,
+    msg_rates_age: Annotated[int | None, Query(ge=1)] = None,
     msg_rates_incr: Annotated[int | None, Query(ge=1)] = None,
 ) -> SampleRange | None:
     age, step = msg_rates_age or lengths_age, msg_rates_incr or lengths_incr
-    return SampleRange(age, max(1, step)) if age and step else None
+    return SampleRange(min(age, MOST_SECONDS), step) if age and step else None
 
 
 Samples = Annotated[SampleRange | None, Depends(sample_range)]

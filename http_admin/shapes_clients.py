@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from http_admin.shapes import MessageStats, OctetRates, QueueRow, Shape, listing
+from http_admin.shapes import ExchangeRow, MessageStats, OctetRates, QueueRow, Shape, listing
 
 
 class ConnectionRow(OctetRates):
@@ -109,6 +109,13 @@ class ChannelPage(ChannelRow):
     consumer_details: list[ConsumerRow]
     publishes: list[Measured]
     deliveries: list[Measured]
+
+
+class ExchangePage(ExchangeRow):
+    """An exchange by its name."""
+
+    incoming: list[Measured]
+    outgoing: list[Measured]
 
 
 class QueuePage(QueueRow):

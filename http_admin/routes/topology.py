@@ -18,7 +18,7 @@ from http_admin.fields import Table
 from http_admin.listing import List, Wanted, listed, listed_softly
 from http_admin.queue_columns import quick_queue_columns
 from http_admin.samples import SampleRange, Samples
-from http_admin.shapes_clients import QueuePage
+from http_admin.shapes_clients import ExchangePage, QueuePage
 from http_admin.views import (
     Row,
     binding_row,
@@ -99,13 +99,12 @@ def list_vhost_exchanges(
     )
 
 
-@router.get(
-    "/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"], response_model=shapes.ExchangeRow
-)
+@router.get("/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"], response_model=ExchangePage)
 def get_exchange(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
     """One exchange."""
     held = vhost_for(hub, user, vhost)
-    return exchange_row(hub, held, held.exchange(exchange_name(name)), samples)
+    row = exchange_row(hub, held, held.exchange(exchange_name(name)), samples)
+    return {**row, "incoming": [], "outgoing": []}
 
 
 @router.put("/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"], status_code=201)
@@ -325,11 +324,15 @@ def list_vhost_bindings(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> A
     return listed(rows, ask, lambda row: row, lambda row: str(row["source"]))
 
 
-def _between(held: VirtualHost, source: str, kind: str, destination: str) -> list[Binding]:
+def _destination(kind: str, name: str) -> Destination:
     if kind not in _KINDS:
         raise bad_request("destination type must be q (queue) or e (exchange)")
+    return Destination(_KINDS[kind], name)
+
+
+def _between(held: VirtualHost, source: str, kind: str, destination: str) -> list[Binding]:
+    to = _destination(kind, destination)
     exchange = held.exchange(exchange_name(source))
-    to = Destination(_KINDS[kind], destination)
     if to.kind is DestinationKind.QUEUE and destination not in held.queues:
         raise not_found()
     return [binding for binding in exchange.bindings if binding.destination == to]
@@ -343,12 +346,16 @@ def _between(held: VirtualHost, source: str, kind: str, destination: str) -> lis
 def bindings_between(
     vhost: str, source: str, kind: str, destination: str, hub: Hub, user: CurrentUser
 ) -> list[Row]:
-    """Bindings between an exchange and a queue or another exchange."""
-    held = vhost_for(hub, user, vhost)
-    found = _between(held, source, kind, destination)
-    if not exchange_name(source) and kind == "q":
+    """Bindings between an exchange and a queue or another exchange; none where one is missing."""
+    held, to = vhost_for(hub, user, vhost), _destination(kind, destination)
+    exchange = held.exchanges.get(exchange_name(source))
+    if exchange is None or (kind == "q" and destination not in held.queues):
+        return []
+    if not exchange.name and kind == "q":
         return [default_binding_row(held, destination)]
-    return [binding_row(held, binding) for binding in found]
+    return [
+        binding_row(held, binding) for binding in exchange.bindings if binding.destination == to
+    ]
 
 
 @router.post(

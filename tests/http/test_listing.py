@@ -58,16 +58,28 @@ def test_page_has_its_counts(api: httpx.Client) -> None:
 
 def test_page_that_is_not_there_is_refused(api: httpx.Client) -> None:
     answer = api.get("/api/queues?page=9&page_size=10")
-    assert answer.status_code == 400
+    assert (answer.status_code, answer.json()["error"]) == (400, "page_out_of_range")
     assert "page out of range" in answer.json()["reason"]
 
 
 @pytest.mark.parametrize(
-    "query", ["page=0", "page=x", "page=1&page_size=0", "page=1&page_size=501"]
+    ("query", "error"),
+    [
+        ("page=0", "invalid_pagination_parameters"),
+        ("page=1&page_size=0", "invalid_pagination_parameters"),
+        ("page=1&page_size=501", "invalid_pagination_parameters"),
+        ("page=x", "bad_request"),
+    ],
 )
-def test_senseless_page_is_refused(api: httpx.Client, query: str) -> None:
+def test_senseless_page_is_refused(api: httpx.Client, query: str, error: str) -> None:
     answer = api.get(f"/api/queues?{query}")
-    assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
+    assert (answer.status_code, answer.json()["error"]) == (400, error)
+
+
+def test_a_day_of_samples_is_as_much_of_it_as_there_is(api: httpx.Client) -> None:
+    day = "msg_rates_age=86400&msg_rates_incr=1800&lengths_age=86400&lengths_incr=1800"
+    assert len(api.get(f"/api/queues?{day}").json()) == 26
+    assert api.get(f"/api/overview?{day}").status_code == 200
 
 
 def test_name_filters_without_regard_to_case(api: httpx.Client) -> None:

@@ -22,6 +22,7 @@ def test_life_of_an_exchange(api: httpx.Client) -> None:
     assert api.put(path, json=body).status_code == 204
     found = api.get(path).json()
     assert (found["name"], found["type"], found["arguments"]) == ("ex/1", "topic", {"a": 1})
+    assert (found["incoming"], found["outgoing"]) == ([], [])
     assert api.delete(path).status_code == 204
     assert api.get(path).status_code == 404
     assert api.delete(path).status_code == 404
@@ -89,6 +90,9 @@ def test_exchanges_are_bound_to_exchanges(api: httpx.Client) -> None:
 
 
 def test_binding_what_is_not_there_is_404(api: httpx.Client) -> None:
+    for between in ("amq.topic/q/none", "none/q/bound", "none/e/amq.topic", "amq.topic/e/none"):
+        assert api.get(f"/api/bindings/%2F/e/{between}").json() == []
+    assert api.get("/api/bindings/none/e/amq.topic/q/bound").status_code == 404
     assert api.post("/api/bindings/%2F/e/amq.topic/q/none", json={}).status_code == 404
     assert api.post("/api/bindings/%2F/e/none/q/bound", json={}).status_code == 404
     assert api.post("/api/bindings/%2F/e/amq.topic/x/bound", json={}).status_code == 400
