@@ -17,7 +17,7 @@ from http_admin.routes.logs import (
     require,
 )
 from http_admin.views import Row
-from leveret.broker import Right
+from leveret.broker import Action
 from leveret.broker.log_members import DEFAULT_PREFETCH, DEFAULT_SESSION, Joining
 
 router = APIRouter(prefix="/api", tags=["logs"])
@@ -59,7 +59,7 @@ async def join_group(
     vhost: str, name: str, group: str, hub: Hub, user: CurrentUser, body: JoinBody | None = None
 ) -> Row:
     """Become a member of a group: it shares the partitions with all others, over AMQP, too."""
-    where, ask = require(hub, user, vhost, Right.READ, name), body or JoinBody()
+    where, ask = require(hub, user, vhost, Action.LOG_GROUP, name), body or JoinBody()
     asked = Joining(group, place(ask.start), ask.prefetch, ask.session)
     member = hub.logs.join(where, name, user.name, asked)
     return {"member": member.tag, "partitions": member.partitions}
@@ -76,7 +76,7 @@ async def fetch_as_member(
     body: FetchBody | None = None,
 ) -> Row:
     """Records that have not been fetched yet, of the partitions the member has."""
-    where, ask = require(hub, user, vhost, Right.READ, name), body or FetchBody()
+    where, ask = require(hub, user, vhost, Action.LOG_GROUP, name), body or FetchBody()
     found = hub.logs.member(where, name, group, member)
     records = await hub.logs.fetch_as(found, ask.count, ask.wait)
     rows = [record_row(one) for one in records]
@@ -88,7 +88,7 @@ async def commit_as_member(
     vhost: str, name: str, group: str, member: str, hub: Hub, user: CurrentUser, body: CommitBody
 ) -> Row:
     """Everything below these offsets is done; partitions that moved meanwhile stay as they are."""
-    where = require(hub, user, vhost, Right.READ, name)
+    where = require(hub, user, vhost, Action.LOG_GROUP, name)
     found = hub.logs.member(where, name, group, member)
     return {"offsets": await hub.logs.commit_as(found, body.offsets)}
 
@@ -98,5 +98,5 @@ async def leave_group(
     vhost: str, name: str, group: str, member: str, hub: Hub, user: CurrentUser
 ) -> None:
     """Leave: what was fetched and not committed goes to the other members."""
-    where = require(hub, user, vhost, Right.READ, name)
+    where = require(hub, user, vhost, Action.LOG_GROUP, name)
     hub.logs.leave(hub.logs.member(where, name, group, member))

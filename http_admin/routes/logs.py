@@ -13,7 +13,7 @@ from http_admin.content import body_of, checked_properties, shown_body, shown_va
 from http_admin.durable import until_durable
 from http_admin.shapes import MessageProperties
 from http_admin.views import Row
-from leveret.broker import Broker, Right, User
+from leveret.broker import Action, Broker, User
 from leveret.broker.logs import LogRecord, NewRecord
 
 router = APIRouter(prefix="/api", tags=["logs"])
@@ -92,10 +92,10 @@ def _log_row(described: Row) -> Row:
     return {**described, "retention": retention}
 
 
-def require(hub: Broker, user: User, vhost: str, right: Right, name: str) -> str:
-    """The vhost's name, if the user has this right on the log."""
+def require(hub: Broker, user: User, vhost: str, action: Action, name: str) -> str:
+    """The vhost's name, if the user may do this to the log."""
     held = vhost_for(hub, user, vhost)
-    hub.users.require(user.name, held.name, right, "queue", name)
+    hub.users.demand(user.name, held.name, action, log=name)
     return held.name
 
 
@@ -128,7 +128,7 @@ async def put_log(
     body: LogBody | None = None,
 ) -> None:
     """Make a log."""
-    where = require(hub, user, vhost, Right.CONFIGURE, name)
+    where = require(hub, user, vhost, Action.LOG_DECLARE, name)
     is_new = hub.logs.create(where, name, **(body or LogBody()).model_dump())
     await until_durable(hub)
     response.status_code = 201 if is_new else 204
@@ -137,7 +137,7 @@ async def put_log(
 @router.delete("/logs/{vhost:seg}/{name:seg}", status_code=204)
 async def delete_log(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
     """Delete a log with its partitions and records."""
-    hub.logs.delete(require(hub, user, vhost, Right.CONFIGURE, name), name)
+    hub.logs.delete(require(hub, user, vhost, Action.LOG_DELETE, name), name)
     await until_durable(hub)
 
 
@@ -206,7 +206,7 @@ async def publish_records(
     vhost: str, name: str, hub: Hub, user: CurrentUser, body: RecordsBody
 ) -> Row:
     """Append records; the answer comes when they are on disk."""
-    where = require(hub, user, vhost, Right.WRITE, name)
+    where = require(hub, user, vhost, Action.LOG_APPEND, name)
     records = [_new_record(one) for one in body.records]
     return {"published": await hub.logs.publish(where, name, records)}
 
@@ -223,7 +223,7 @@ async def read_records(
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT)] = 0,
 ) -> Row:
     """Records from an offset on: a number, first, last, next, a time or an interval as 1h."""
-    where = require(hub, user, vhost, Right.READ, name)
+    where = require(hub, user, vhost, Action.LOG_READ, name)
     found = await hub.logs.read(where, name, partition, place(offset), count, wait)
     return {"records": [record_row(one) for one in found]}
 
@@ -289,7 +289,7 @@ class Move(BaseModel):
 @router.get("/logs/{vhost:seg}/{name:seg}/groups", response_model=list[Group])
 def list_groups(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
     """Consumer groups: members, committed offsets and lag."""
-    where = require(hub, user, vhost, Right.READ, name)
+    where = require(hub, user, vhost, Action.LOG_READ, name)
     partitions = hub.logs.describe(where, name)["partitions"]
     first = {one["index"]: one["first_offset"] for one in partitions}
     groups = hub.logs.groups(where, name)
@@ -310,7 +310,7 @@ async def fetch_records(
     body: FetchBody | None = None,
 ) -> Row:
     """Records a group has not committed yet; a new group begins at the first."""
-    where, ask = require(hub, user, vhost, Right.READ, name), body or FetchBody()
+    where, ask = require(hub, user, vhost, Action.LOG_GROUP, name), body or FetchBody()
     found = await hub.logs.fetch(where, name, group, ask.count, ask.wait)
     return {"records": [record_row(one) for one in found]}
 
@@ -320,7 +320,7 @@ async def commit_offsets(
     vhost: str, name: str, group: str, hub: Hub, user: CurrentUser, body: CommitBody
 ) -> None:
     """Everything below these offsets is done."""
-    where = require(hub, user, vhost, Right.READ, name)
+    where = require(hub, user, vhost, Action.LOG_GROUP, name)
     await hub.logs.commit(where, name, group, body.offsets)
 
 
@@ -329,7 +329,7 @@ async def reset_group(
     vhost: str, name: str, group: str, hub: Hub, user: CurrentUser, body: ResetBody
 ) -> list[Row]:
     """Move a group; with `dry_run` only say where it would go."""
-    where = require(hub, user, vhost, Right.READ, name)
+    where = require(hub, user, vhost, Action.LOG_GROUP, name)
     moves = hub.logs.reset(where, name, group, place(body.to), body.partition, body.dry_run)
     await until_durable(hub)
     return [{"partition": number, "from": was, "to": to} for number, was, to in moves]
@@ -338,5 +338,5 @@ async def reset_group(
 @router.delete("/logs/{vhost:seg}/{name:seg}/groups/{group:seg}", status_code=204)
 async def delete_group(vhost: str, name: str, group: str, hub: Hub, user: CurrentUser) -> None:
     """Forget a group that has no members, with its offsets."""
-    hub.logs.delete_group(require(hub, user, vhost, Right.CONFIGURE, name), name, group)
+    hub.logs.delete_group(require(hub, user, vhost, Action.LOG_GROUP_DELETE, name), name, group)
     await until_durable(hub)

@@ -14,7 +14,7 @@ from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.shapes import MessageProperties
 from http_admin.views import Row
-from leveret.broker import Broker, Right, User
+from leveret.broker import Action, Broker, User
 from leveret.broker.delays import DelayQueue, Scheduled
 
 router = APIRouter(prefix="/api", tags=["exchanges"])
@@ -43,7 +43,7 @@ async def list_scheduled(
     count: Annotated[int, Query(ge=1, le=MOST_AT_ONCE)] = 100,
 ) -> list[Row]:
     """Messages that wait at an `x-delayed-message` exchange, soonest first."""
-    delayed = _schedule(hub, user, vhost, name, Right.READ)
+    delayed = _schedule(hub, user, vhost, name, Action.SCHEDULE_READ)
     return [_row(one) for one in await delayed.scheduled(offset, count)] if delayed else []
 
 
@@ -52,16 +52,16 @@ async def cancel_scheduled(
     vhost: str, name: str, message_id: int, hub: Hub, user: CurrentUser
 ) -> None:
     """Take one message off the schedule: it is dropped and never delivered."""
-    delayed = _schedule(hub, user, vhost, name, Right.CONFIGURE)
+    delayed = _schedule(hub, user, vhost, name, Action.SCHEDULE_CANCEL)
     if delayed is None or not delayed.cancel(message_id):
         raise not_found()
     await until_durable(hub)
 
 
-def _schedule(hub: Broker, user: User, vhost: str, name: str, right: Right) -> DelayQueue | None:
+def _schedule(hub: Broker, user: User, vhost: str, name: str, action: Action) -> DelayQueue | None:
     held = vhost_for(hub, user, vhost)
+    hub.users.demand(user.name, held.name, action, exchange=name)
     exchange = held.exchange(name)
-    hub.users.require(user.name, held.name, right, "exchange", name)
     if exchange.spec.kind != DELAYED:
         raise bad_request(f"exchange '{name}' is of type {exchange.spec.kind}, not {DELAYED}")
     return hub.stations.delays.by_exchange.get(exchange)

@@ -15,7 +15,7 @@ from http_admin.errors import bad_request
 from http_admin.routes.logs import require
 from http_admin.shapes import Shape
 from http_admin.views import Row
-from leveret.broker import Action, Right, User, VirtualHost
+from leveret.broker import Action, User, VirtualHost
 from queues import QueueSpec
 
 router = APIRouter(prefix="/api/stream", tags=["streams"])
@@ -43,7 +43,7 @@ async def put_super_stream(
     vhost: str, name: str, hub: Hub, user: CurrentUser, response: Response, body: SuperStreamBody
 ) -> None:
     """Make a super stream: so many partitions chosen by hash, or one for each binding key."""
-    where = require(hub, user, vhost, Right.CONFIGURE, name)
+    where = require(hub, user, vhost, Action.LOG_DECLARE, name)
     held = hub.vhosts[where]
     if body.binding_keys is not None and body.partitions is not None:
         raise bad_request("give partitions or binding-keys, not both")
@@ -91,7 +91,7 @@ def _declare_by_key(held: VirtualHost, name: str, streams: dict[str, str], argum
 @router.delete("/super-streams/{vhost:seg}/{name:seg}", status_code=204)
 async def delete_super_stream(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
     """Delete a super stream with its partitions and records."""
-    hub.logs.delete(require(hub, user, vhost, Right.CONFIGURE, name), name)
+    hub.logs.delete(require(hub, user, vhost, Action.LOG_DELETE, name), name)
     await until_durable(hub)
 
 

@@ -71,6 +71,14 @@ class Users:
             if need.of in names:
                 self._demand(user, vhost, need, names[need.of])
 
+    def allows(self, user: str, vhost: str, action: Action, **names: str) -> bool:
+        """What `demand` would find."""
+        try:
+            self.demand(user, vhost, action, **names)
+        except AccessRefused:
+            return False
+        return True
+
     def _demand(self, user: str, vhost: str, need: Need, name: str) -> None:
         if need.right is not None:
             self.require(user, vhost, need.right, need.kind, name)

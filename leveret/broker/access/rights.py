@@ -20,7 +20,7 @@ class Right(StrEnum):
 
 
 class Action(StrEnum):
-    """Methods as AMQP names them; HTTP does the same things."""
+    """Methods as AMQP names them, and what only HTTP has; HTTP does the same things."""
 
     QUEUE_DECLARE = "queue.declare"
     QUEUE_INSPECT = "queue.declare passive"
@@ -38,6 +38,14 @@ class Action(StrEnum):
     PUBLISH = "basic.publish"
     CONSUME = "basic.consume"
     GET = "basic.get"
+    LOG_DECLARE = "log declare"
+    LOG_DELETE = "log delete"
+    LOG_APPEND = "log append"
+    LOG_READ = "log read"
+    LOG_GROUP = "log group: join, fetch, commit, reset"
+    LOG_GROUP_DELETE = "log group delete"
+    SCHEDULE_READ = "scheduled messages read"
+    SCHEDULE_CANCEL = "scheduled message cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,14 @@ NEEDS: Mapping[Action, tuple[Need, ...]] = {
     Action.PUBLISH: (Need("exchange", _EXCHANGE, _WRITE),),
     Action.CONSUME: (Need("queue", _QUEUE, _READ),),
     Action.GET: (Need("queue", _QUEUE, _READ),),
+    Action.LOG_DECLARE: (Need("log", _QUEUE, _CONFIGURE),),
+    Action.LOG_DELETE: (Need("log", _QUEUE, _CONFIGURE),),
+    Action.LOG_APPEND: (Need("log", _QUEUE, _WRITE),),
+    Action.LOG_READ: (Need("log", _QUEUE, _READ),),
+    Action.LOG_GROUP: (Need("log", _QUEUE, _READ),),
+    Action.LOG_GROUP_DELETE: (Need("log", _QUEUE, _CONFIGURE),),
+    Action.SCHEDULE_READ: (Need("exchange", _EXCHANGE, _READ),),
+    Action.SCHEDULE_CANCEL: (Need("exchange", _EXCHANGE, _CONFIGURE),),
 }
 
 TOPIC_NEEDS: Mapping[Action, Right] = {
