@@ -6,7 +6,6 @@ Small look-ups, read again for each chunk, so that a queue declared a moment ago
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -125,10 +124,12 @@ def _policies(database: Database, operator: int) -> list[_Policy]:
 
 def _asked(queue: QueueName, policies: list[_Policy]) -> object:
     """What the first policy that governs a queue says about its history."""
+    import re2  # as the broker matches it; a pattern of Python's own may take for ever
+
     for policy in policies:
         kinds = ("all", "queues", f"{queue.kind}_queues")
         governs = policy.vhost == queue.vhost and policy.apply_to in kinds
-        if governs and re.search(policy.pattern, queue.name):
+        if governs and re2.search(policy.pattern, queue.name):
             return policy.history
     return None
 

@@ -22,7 +22,7 @@ from http_admin.errors import ApiError, bad_request, not_found
 from http_admin.shapes import MessageProperties
 from http_admin.surroundings import Around, HistorySource
 from http_admin.views import Row
-from leveret.broker import Broker, Right, User
+from leveret.broker import Action, Broker, User
 from leveret.model.history import EventKind
 from leveret.model.properties import decode_properties
 from queues.storage.directory import DATABASE_NAME
@@ -170,7 +170,8 @@ def _may_read(hub: Broker, user: User, life: Life) -> bool:
     if "administrator" in user.tags:
         return True
     queues = {(one.vhost, one.queue) for one in life.happenings if one.queue}
-    return any(hub.users.may(user.name, vhost, Right.READ, queue) for vhost, queue in queues)
+    allows = hub.users.allows
+    return any(allows(user.name, vhost, Action.GET, queue=queue) for vhost, queue in queues)
 
 
 def _message(life: Life, with_body: bool) -> Row:
@@ -222,16 +223,19 @@ def _source(hub: Broker, history: HistorySource | None) -> HistorySource:
     return history
 
 
-def _readable(hub: Broker, user: User) -> frozenset[str] | None:
-    """None: everything."""
+async def _readable(hub: Broker, user: User) -> frozenset[str] | None:
+    """Vhosts all of whose queues this user may read, those that are gone included; None: all."""
     if "administrator" in user.tags:
         return None
-    return frozenset(
-        vhost.name
-        for vhost in hub.vhosts.values()
-        if hub.users.may_enter(user.name, vhost.name)
-        and all(hub.users.may(user.name, vhost.name, Right.READ, name) for name in vhost.queues)
-    )
+    there = [(vhost.name, name) for vhost in hub.vhosts.values() for name in vhost.queues]
+    gone = await HistoryReader(hub.settings.data_dir / DATABASE_NAME).gone_queues()
+    hidden = {
+        vhost
+        for vhost, name in (*there, *gone)
+        if not hub.users.allows(user.name, vhost, Action.GET, queue=name)
+    }
+    mine = (name for name in hub.vhosts if hub.users.may_enter(user.name, name))
+    return frozenset(mine) - hidden
 
 
 def _no_arrow(error: ImportError) -> ApiError:
@@ -272,10 +276,9 @@ async def history_ranges(hub: Hub, user: CurrentUser, around: Around, request: R
     source = _source(hub, around.history)
     params = dict(request.query_params)
     await until_durable(hub)
+    allowed = await _readable(hub, user)
     try:
-        return await asyncio.to_thread(
-            source.ranges, hub.settings.data_dir, params, _readable(hub, user)
-        )
+        return await asyncio.to_thread(source.ranges, hub.settings.data_dir, params, allowed)
     except ImportError as error:
         raise _no_arrow(error) from error
     except ValueError as error:
@@ -302,8 +305,9 @@ async def history_export(
     source = _source(hub, around.history)
     params = dict(request.query_params)
     await until_durable(hub)
+    allowed = await _readable(hub, user)
     try:
-        pieces, first = await asyncio.to_thread(_begin, source, hub, params, _readable(hub, user))
+        pieces, first = await asyncio.to_thread(_begin, source, hub, params, allowed)
     except ImportError as error:
         raise _no_arrow(error) from error
     except ValueError as error:

@@ -70,6 +70,14 @@ class HistoryReader:
         """
         return await asyncio.to_thread(self._find, piece, limit)
 
+    async def gone_queues(self) -> list[tuple[str, str]]:
+        """Vhosts and names of queues that were deleted, as long as their history is kept."""
+        return await asyncio.to_thread(self._gone_queues)
+
+    def _gone_queues(self) -> list[tuple[str, str]]:
+        with self._open() as connection:
+            return [(vhost, name) for vhost, name in connection.execute(statements.GONE_QUEUES)]
+
     def _life(self, message_id: int) -> Life | None:
         with self._open() as connection:
             row = connection.execute(statements.ONE_MESSAGE, (message_id,)).fetchone()

@@ -295,3 +295,4 @@ EVENTS_OF_MESSAGE: Final = (
 FIND_PROPERTIES: Final = (
     "SELECT id FROM messages WHERE instr(properties, ?)>0 ORDER BY id DESC LIMIT ?"
 )
+GONE_QUEUES: Final = "SELECT DISTINCT vhost, name FROM queues WHERE deleted_ms IS NOT NULL"

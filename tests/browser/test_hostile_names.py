@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from playwright.sync_api import expect
@@ -12,6 +13,7 @@ from playwright.sync_api import expect
 from tests.browser import hostile
 from tests.browser.dashboard import Dashboard
 from tests.browser.world import World
+from tests.support.brokers import ROOT
 
 # Goes to addresses one by one; each must show its text inside its element, as text.
 WALK = """
@@ -77,16 +79,29 @@ def _connections(world: World) -> dict[str, str]:
     return {one["user_provided_name"]: one["name"] for one in world.api.get("connections")}
 
 
+LISTS = ("queues", "exchanges", "connections", "channels", "logs", "users", "vhosts")
+OTHERS = ("", "history", "policies", "limits", "definitions", "settings", "routing", "new-queue",
+          "new-exchange")  # fmt: skip
+
+
+def test_every_page_of_the_dashboard_is_walked() -> None:
+    source = (ROOT / "http_admin" / "ui" / "src" / "app.tsx").read_text(encoding="utf-8")
+    lists = set(re.findall(r"case '([^']*)':", source))
+    assert lists == {*LISTS, *OTHERS}
+    things = set(re.findall(r"section === '([^']*)'", source))
+    walked = {unquote(stop[0].split("/")[1]) for stop in _stops_of("x", "y")}
+    assert len(things) == 7 and things <= walked
+
+
 def test_lists_show_names_as_text(walker: Dashboard) -> None:
-    lists = ("queues", "exchanges", "connections", "channels", "logs", "users", "vhosts")
     stops = [
         (_address(name), f"[data-testid={name}] tbody", payload)
-        for name in lists
+        for name in LISTS
         for payload in hostile.PAYLOADS
         if name != "channels"
     ]
     stops += [(_address("channels"), "[data-testid=channels]", hostile.PAYLOADS[0])]
-    for page in ("policies", "limits", "definitions", "routing", "new-queue", "new-exchange"):
+    for page in OTHERS:
         stops += [(_address(page), "body", payload) for payload in hostile.PAYLOADS]
     assert walker.page.evaluate(WALK, stops) == []
     walker.watch.must_be_clean()

@@ -52,7 +52,10 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(data_dir=tmp_path_factory.mktemp("data")) as threaded:
+    folder = tmp_path_factory.mktemp("data")
+    # Made up log-ins would use up what tries there are here, and shut everybody out.
+    unlimited = {"login_tries_per_source": 0, "login_tries_per_user": 0}
+    with serve(data_dir=folder, **unlimited) as threaded:
         served = Served(threaded)
         served.on_loop(_add_users)
         yield served

@@ -143,6 +143,50 @@ def test_export_has_only_vhosts_that_the_user_may_read(stored_broker: Served) ->
         assert pa.ipc.open_stream(answer.content).read_all().num_rows == 0
 
 
+def test_export_hides_what_was_in_queues_that_are_gone(stored_broker: Served) -> None:
+    """Once a queue was deleted nobody's rights on it were asked for any more."""
+    pa = pytest.importorskip("pyarrow")
+
+    def prepare(hub: Any) -> None:
+        hub.add_vhost("shared")
+        hub.users.put_user("half", hash_password("half"), ("monitoring",))
+        for user, read in (("half", "^mine"), ("guest", ".*")):
+            hub.users.set_permission(PermissionDefinition(user, "shared", ".*", ".*", read))
+
+    stored_broker.on_loop(prepare)
+    message = {"routing_key": "secret", "payload": "x", "properties": {"delivery_mode": 2}}
+    with stored_broker.client() as guest, stored_broker.client("half") as half:
+
+        def seen() -> int:
+            answer = half.get("/api/history/export?table=messages&vhost=shared")
+            assert answer.status_code == 200
+            return int(pa.ipc.open_stream(answer.content).read_all().num_rows)
+
+        publish = "/api/exchanges/shared/amq.default/publish"
+        for name in ("mine", "secret"):
+            assert (
+                guest.put(f"/api/queues/shared/{name}", json={"durable": True}).status_code == 201
+            )
+        assert guest.post(publish, json=message).status_code == 200
+        assert seen() == 0
+        assert guest.delete("/api/queues/shared/secret").status_code == 204
+        assert seen() == 0
+        rights = {"configure": "", "write": "", "read": ".*"}
+        assert guest.put("/api/permissions/shared/half", json=rights).status_code == 204
+        assert seen() == 1
+
+
+def test_pattern_of_a_policy_does_not_hold_the_export(stored_broker: Served) -> None:
+    """Policies are matched as the broker does it; Python's own matching would not end."""
+    pytest.importorskip("pyarrow")
+    with stored_broker.client() as guest:
+        policy = {"pattern": "^(a+)+$", "definition": {"history": "off"}, "apply-to": "queues"}
+        assert guest.put("/api/policies/%2F/slow", json=policy).status_code == 201
+        assert guest.put(f"/api/queues/%2F/{'a' * 60}!", json={"durable": True}).status_code == 201
+        assert guest.get("/api/history/export?table=messages").status_code == 200
+        assert guest.delete("/api/policies/%2F/slow").status_code == 204
+
+
 def test_missing_pyarrow_is_said_in_a_sentence(
     stored_broker: Served, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,124 @@
+"""R-48: what must not be in the source of the broker at all, whoever could reach it.
+
+`make lint` has the rules of bandit (ruff's S) for all of it; `make torture` runs bandit itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import ROOT
+
+ROOMS = ("leveret", "exchange", "queues", "bindings", "amqp_server", "http_admin", "spark_sink")
+MODULES = {
+    "pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "yaml", "telnetlib", "ftplib",
+    "xml.etree", "xml.dom", "xml.sax", "lxml", "jsonpickle",
+}  # fmt: skip
+CALLS = {"eval", "exec", "compile", "__import__", "execfile", "input"}
+METHODS = {
+    "system", "popen", "spawnl", "spawnv", "mktemp", "tmpnam", "tempnam", "loads_pickle",
+    "create_subprocess_shell", "getoutput", "getstatusoutput", "execute_script", "executescript",
+}  # fmt: skip
+SCHEMA = "queues/storage/migrations.py"
+"""Runs the SQL file that is shipped with it, and nothing else."""
+
+
+def _sources() -> Iterator[Path]:
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if "node_modules" not in path.parts:
+                yield path
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [one.name for one in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+
+
+def _findings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        for name in _imported(node):
+            if any(name == bad or name.startswith(f"{bad}.") for bad in MODULES):
+                yield f"imports {name}"
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id in CALLS:
+            yield f"calls {node.func.id}"
+        if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+            yield f"calls .{node.func.attr}"
+        for word in node.keywords:
+            if word.arg == "shell" and not _is(word.value, False):
+                yield "uses a shell"
+            if word.arg == "verify" and _is(word.value, False):
+                yield "does not verify certificates"
+
+
+def _is(value: ast.expr, constant: object) -> bool:
+    return isinstance(value, ast.Constant) and value.value is constant
+
+
+def test_nothing_of_the_forbidden_is_in_the_source() -> None:
+    found = []
+    for path in _sources():
+        place = path.relative_to(ROOT).as_posix()
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found += [
+            f"{place} {what}"
+            for what in _findings(tree)
+            if (place, what) != (SCHEMA, "calls .executescript")
+        ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle", "from yaml import load", "eval('1')", "subprocess.run('x', shell=True)",
+        "subprocess.run('x', shell=maybe)", "os.system('x')", "import xml.etree.ElementTree",
+        "httpx.get('https://x', verify=False)", "asyncio.create_subprocess_shell('x')",
+    ],
+)  # fmt: skip
+def test_the_search_finds_it(code: str) -> None:
+    assert list(_findings(ast.parse(code)))
+
+
+def test_every_pattern_from_outside_goes_through_re2() -> None:
+    """`re` only where the pattern is written in the source: what users give may never end in it."""
+    found = []
+    for path in _sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            is_re = ast.unparse(node.func.value) == "re" and node.func.attr != "escape"
+            if is_re and not _is_written(node.args[0]):
+                found.append(f"{path.relative_to(ROOT)} {ast.unparse(node)}")
+    assert found == ["leveret/config_kinds.py re.fullmatch(pattern, raw)"]  # kinds of settings
+
+
+def _is_written(pattern: ast.expr) -> bool:
+    """A literal, a constant's name, or a literal with escaped parts."""
+    if isinstance(pattern, ast.JoinedStr):
+        inner = [one.value for one in pattern.values if isinstance(one, ast.FormattedValue)]
+        return all("re.escape" in ast.unparse(one) or _is_written(one) for one in inner)
+    if isinstance(pattern, ast.BinOp):
+        return _is_written(pattern.left) and _is_written(pattern.right)
+    if isinstance(pattern, ast.Name):
+        return pattern.id.strip("_").isupper()
+    return isinstance(pattern, ast.Constant)
+
+
+def test_every_requirement_names_the_oldest_version_that_will_do() -> None:
+    """No unpinned name that an index could answer with anything."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert declared["dependencies"]
+    for line in declared["dependencies"]:
+        assert re.match(r"[\w.-]+(\[\w+\])?(>=|==)\d", line), line
+    assert requires("leveret")
