@@ -72,6 +72,8 @@ torture: $(FOR_TORTURE)  ## Kill, starve, damage and attack a broker, check what
 	@tools/system-part strace
 	@tools/system-part fuse
 	@tools/system-part faketime
+	@tools/system-part network
+	@tools/system-part rabbitmq
 	$(BIN)/python -m tests.torture $(ARGS)
 
 torture-spark: setup  ## Export random histories of killed brokers, and on local-cluster

@@ -21,6 +21,7 @@ from tests.torture.outcome import Outcome, Progress
 from tests.torture.power_loss import cut_the_power
 from tests.torture.rot import flip_bits
 from tests.torture.schedule import kill_among_the_delayed
+from tests.torture.security.conformance import conform
 from tests.torture.security.crowd import churn, keep_silent, stay_idle
 from tests.torture.security.extremes import announce_much, open_all_channels
 from tests.torture.security.flood import flood_memory
@@ -96,7 +97,8 @@ SCENARIOS = (
     Scenario("R-34", "fragments", 5_000, "splits", split_sessions),
     Scenario("R-35", "patterns that take long", 2_000, "patterns", match_slowly),
     Scenario("R-36", "channels", 20, "rounds of all", open_all_channels),
-    Scenario("R-38", "TLS as sslyze sees it", 1, "scan", scan_tls),
+    Scenario("R-37", "conformance", 5_000, "walks of each model", conform),
+    Scenario("R-38", "TLS as sslyze sees it, and peers", 1_000, "key updates", scan_tls),
     Scenario("R-39", "guessed passwords", 1_200, "tries", guess_passwords),
     *(Scenario(suite.row, suite.title, size, unit, suite) for suite, size, unit in ROWS),
     Scenario("R-41", "rights taken away", 200, "rounds of four", revoke),

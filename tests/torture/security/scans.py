@@ -13,8 +13,11 @@ import trustme
 from tests.support.brokers import ROOT
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
+from tests.torture.security import tls_peers
 from tests.torture.security.raw import log_in_seconds
 
+TITLE = "TLS as sslyze sees it, and peers"
+STALLED = 30
 SOURCES = ("leveret", "exchange", "queues", "bindings", "amqp_server", "http_admin", "spark_sink")
 OLD = ("ssl_2_0", "ssl_3_0", "tls_1_0", "tls_1_1")
 NEW = ("tls_1_2", "tls_1_3")
@@ -22,8 +25,9 @@ WEAK = ("heartbleed", "openssl_ccs_injection", "robot")
 
 
 async def scan_tls(
-    directory: Path, _rounds: int, _seed: int, progress: Progress = silent
+    directory: Path, updates: int, _seed: int, progress: Progress = silent
 ) -> Outcome:
+    """sslyze, and beside it peers that stall, speak something else or want new keys."""
     files = _certificate(directory)
     broker = BrokerProcess(directory / "data")
     broker.settings = (f"tls_cert={files[0]}", f"tls_key={files[1]}", "amqps_port=0")
@@ -32,23 +36,26 @@ async def scan_tls(
     broker.address = ("127.0.0.1", int(line.split("amqp=")[1].split()[0].rpartition(":")[2]))
     report = directory / "sslyze.json"
     said = await _run("-m", "sslyze", f"--json_out={report}", f"127.0.0.1:{port}")
+    seen = await tls_peers.meet(broker, ("127.0.0.1", int(port)), STALLED, updates)
     alive = await log_in_seconds(broker.address) < float("inf")
     await broker.stop()
     found = _load(report)
     if found is None:
         problem = f"sslyze ran nothing (is it installed?): {said[-300:]}"
-        return Outcome("R-38", "TLS as sslyze sees it", "", (problem,))
+        return Outcome("R-38", TITLE, "", (problem,))
     problems = [] if alive else ["nobody could log in afterwards"]
     accepted = {name: len(_accepted(found, name)) for name in (*OLD, *NEW)}
     problems += [f"{name} is spoken" for name in OLD if accepted[name]]
     problems += [f"{name} is not spoken" for name in NEW if not accepted[name]]
     problems += _weaknesses(found)
-    progress(1, 1)
+    if seen.growth > tls_peers.GROWTH_MB:
+        problems.append(f"{seen.growth:.1f} MB more")
+    progress(updates, updates)
     figures = (
         f"TLS 1.2 with {accepted['tls_1_2']} ciphers, TLS 1.3 with {accepted['tls_1_3']}, nothing "
-        f"older; no Heartbleed, CCS injection, ROBOT, compression or client renegotiation"
+        f"older; no Heartbleed, CCS injection, ROBOT, compression or client renegotiation; {seen}"
     )
-    return Outcome("R-38", "TLS as sslyze sees it", figures, tuple(problems))
+    return Outcome("R-38", TITLE, figures, tuple(problems), tuple(seen.late))
 
 
 def _folder(directory: Path) -> Path:

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from leveret.model.message import Address, Message
 from queues import ClassicQueue, Outcome, QueueSpec
 from queues.port import Upward
+from tests.torture.suites import size_or
 
 ADDRESS = Address.of("", "q")
 
@@ -143,4 +144,6 @@ class ClassicMachine(RuleBasedStateMachine):
 
 
 TestClassicQueue = ClassicMachine.TestCase
-TestClassicQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestClassicQueue.settings = settings(
+    max_examples=size_or(60), stateful_step_count=40, deadline=None
+)

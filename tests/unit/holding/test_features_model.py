@@ -26,6 +26,7 @@ from queues import ClassicQueue, Enqueued, Entry, Outcome, QueueSpec
 from queues.burial import RETRY_MS
 from queues.options import Overflow
 from queues.port import DeathReason, HeldQueue, Upward
+from tests.torture.suites import size_or
 
 ADDRESS = Address.of("", "q")
 START_MS = 1_000_000
@@ -369,4 +370,4 @@ class FeaturesMachine(RuleBasedStateMachine):
 
 
 TestFeatures = FeaturesMachine.TestCase
-TestFeatures.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestFeatures.settings = settings(max_examples=size_or(150), stateful_step_count=40, deadline=None)

@@ -1,0 +1,82 @@
+"""R-37: the cases of the suite on Leveret and RabbitMQ, walks of models, random sessions on both.
+
+RabbitMQ is the one that RABBITMQ_URL names (a virtual host that nobody else uses), or one that is
+started on a free port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import brokers
+from tests.semantics.differential import compare
+from tests.support.brokers import Target, target_of
+from tests.torture.outcome import Outcome, Progress, silent
+from tests.torture.process import BrokerProcess
+from tests.torture.suites import Suite
+
+TITLE = "conformance"
+CASES = "tests/semantics"
+OURS = (
+    CASES,
+    "tests/integration/test_pika.py",
+    "tests/integration/test_aio_pika.py",
+    "tests/integration/test_amqpstorm.py",
+    "tests/integration/test_kombu.py",
+    "tests/unit/holding/test_classic_model.py",
+    "tests/unit/holding/test_features_model.py",
+)
+WALKS_A_SEED = 50
+STEPS = 80
+
+
+async def conform(directory: Path, walks: int, seed: int, progress: Progress = silent) -> Outcome:
+    ours = await Suite("R-37", TITLE, OURS, "{cases}")(directory / "ours", walks, seed, progress)
+    with _rabbitmq() as url:
+        tests = (CASES, f"--broker={url}")
+        theirs = await Suite("R-37", TITLE, tests, "{cases}")(
+            directory / "theirs", 1, seed, progress
+        )
+        seeds = range(seed, seed + max(2, walks // WALKS_A_SEED))
+        differing = await _compare_all(directory, seeds, target_of(url), progress)
+    problems = [*ours.problems, *(f"RabbitMQ: {one}" for one in theirs.problems)]
+    problems += [f"seed {one} ended otherwise" for one in differing]
+    figures = (
+        f"{ours.figures} cases on Leveret (also with pika, aio-pika, AMQPStorm and kombu, and "
+        f"{walks} walks of 40 steps of each model of a queue), {theirs.figures} on RabbitMQ 3.10; "
+        f"{len(seeds)} random sessions of {STEPS} methods on both: {len(differing)} "
+        f"differences that are not named"
+    )
+    return Outcome("R-37", TITLE, figures, tuple(problems))
+
+
+@contextlib.contextmanager
+def _rabbitmq() -> Iterator[str]:
+    named = os.environ.get("RABBITMQ_URL")
+    if named:
+        yield named
+        return
+    running = brokers.start(brokers.Kind.RABBITMQ)
+    try:
+        yield f"amqp://guest:guest@{running.address.host}:{running.address.port}/%2F"
+    finally:
+        running.stop()
+
+
+async def _compare_all(
+    directory: Path, seeds: range, other: Target, progress: Progress
+) -> list[int]:
+    """The seeds on which the two did not agree."""
+    broker = BrokerProcess(directory / "differential", "--memory")
+    await broker.start()
+    differing = []
+    for number, seed in enumerate(seeds):
+        if not await asyncio.to_thread(compare, seed, STEPS, Target(*broker.address), other):
+            differing.append(seed)
+        progress(number + 1, len(seeds))
+    await broker.stop()
+    return differing
