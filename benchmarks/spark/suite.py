@@ -34,6 +34,7 @@ CORES = (1, 2)
 MARKS = ("<!-- spark results -->", "<!-- end of spark results -->")
 LEAST_TIMES = {"logs": 2.0}
 MOST_TIMES = 2.0
+_LATE_MS = 1.0
 _TITLE = "Tables to Parquet, rows per second"
 _HEADS = (
     "table", "rows", "data source, 1 core", "2 cores", "row tuples, 1 core", "2 cores",
@@ -229,8 +230,10 @@ def shown(findings: Findings) -> list[Table]:
     if findings.rates:
         tables.append(_table(_TITLE, _HEADS, [_cells(line) for line in lines(findings)]))
     if findings.beside:
-        tables.append(_table("An export beside the broker", _BESIDE_HEADS,
-                             _beside_cells(findings.beside)))  # fmt: skip
+        title = "An export beside the broker"
+        if median([window.lag for window in findings.beside.alone]) > _LATE_MS:
+            title += " (messages were sent late: on a machine as busy as this it says little)"
+        tables.append(_table(title, _BESIDE_HEADS, _beside_cells(findings.beside)))
     if findings.large:
         tables.append(_table("Memory of an export", _LARGE_HEADS,
                              [_large_cells(one) for one in findings.large]))  # fmt: skip

@@ -77,5 +77,8 @@ def test_findings_become_tables_with_verdicts():
     assert "old" not in page and page.startswith("a\n") and page.endswith("\nb\n")
     assert [len(table.rows) for table in suite.shown(findings)] == [2, 4, 1]
     assert "| 5,000,000 messages | 25,000,000 | 250 | 100,000/s | 1,024 MiB | 300 MiB |" in page
+    late = Beside([Window(0.5, 9.0, 9.0, 1.5)], beside, 1)
+    (table,) = suite.shown(suite.Findings(beside=late))
+    assert "sent late" in str(table.title)
     windows = suite.document(findings)["beside_ms"]
     assert [one["p99"] for one in windows["beside"]] == [4.2, 4.4]
