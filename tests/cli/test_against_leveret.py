@@ -59,7 +59,7 @@ def test_server_is_looked_at(leveret, rows):
     leveret("ping")
     assert leveret("version", "--server").strip()
     settings = {row["key"]: row["value"] for row in rows("environment")}
-    assert settings["memory"] is True and settings["default_password"] == "hidden"
+    assert settings["memory"] == "true" and settings["default_password"] == "hidden"
     leveret("cluster_status")
     leveret("set_cluster_name", "hutch")
     assert "hutch" in leveret("cluster_status")
