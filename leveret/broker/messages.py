@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 _SLICE_SECONDS = 0.25
 _DISK_SECONDS = 5.0
+MOST_OCTETS = 64 * 1024 * 1024
+"""Of bodies in one answer: beyond it nothing more is taken or read, and the answer is shorter."""
+_READ_AT_ONCE = 4
+"""Messages, each of which may be as large as one gets."""
 
 IsGone = Callable[[], Awaitable[bool]]
 
@@ -125,13 +129,18 @@ class Getter:
 
     async def _take(self, count: int, wait: float, is_gone: IsGone, taken: list[Taken]) -> None:
         queue, now = self.queue, asyncio.get_running_loop().time
-        deadline, disk_deadline = now() + wait, 0.0
+        deadline, disk_deadline, octets = now() + wait, 0.0, 0
         news = _News(queue)
-        while len(taken) < count and self.vhost.queues.get(queue.name) is queue:
+        while (
+            len(taken) < count
+            and octets < MOST_OCTETS
+            and self.vhost.queues.get(queue.name) is queue
+        ):
             entry = queue.take(self.actor, no_ack=False)
             self.broker.turn.schedule()
             if entry is not None:
                 taken.append(Taken(entry, queue.ready_count))
+                octets += entry.message.body_size
                 disk_deadline = 0.0
                 continue
             if queue.ready_count:
@@ -193,19 +202,25 @@ async def browse(broker: Broker, queue: HeldQueue, offset: int, count: int) -> l
     if not isinstance(queue, ClassicQueue):
         raise NotImplementedHere(f"a {queue.spec.kind} queue is read by offset, not browsed")
     entries, ids = queue.peek(offset, count)
-    unacked = queue.unacked.keys()
-    seen = [
-        Seen(offset + index, entry.message, entry.redelivered, entry.id in unacked)
-        for index, entry in enumerate(entries, 1)
-    ]
+    unacked, octets, seen = queue.unacked.keys(), 0, list[Seen]()
+    for index, entry in enumerate(entries, offset + 1):
+        if octets >= MOST_OCTETS:
+            return seen
+        seen.append(Seen(index, entry.message, entry.redelivered, entry.id in unacked))
+        octets += entry.message.body_size
     if not ids:
         return seen
     await _committed(broker)
-    start = offset + len(entries)
-    for index, stored in enumerate(await broker.store.load(ids), 1):
-        if not isinstance(stored, Rotten):
-            redelivered = queue.paging is not None and queue.paging.was_delivered(stored.id)
-            seen.append(Seen(start + index, Message.restored(stored), redelivered, False))
+    start = offset + len(entries) + 1
+    for first in range(0, len(ids), _READ_AT_ONCE):
+        if octets >= MOST_OCTETS:
+            return seen
+        found = await broker.store.load(ids[first : first + _READ_AT_ONCE])
+        for index, stored in enumerate(found, start + first):
+            if not isinstance(stored, Rotten):
+                redelivered = queue.paging is not None and queue.paging.was_delivered(stored.id)
+                seen.append(Seen(index, Message.restored(stored), redelivered, False))
+                octets += seen[-1].message.body_size
     return seen
 
 

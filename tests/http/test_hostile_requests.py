@@ -215,3 +215,19 @@ def test_parameters_are_not_endlessly_deep(
     assert imported == (204 if depth < 64 + (not inner) else 400)
     for path in ("parameters", "global-parameters", "definitions"):
         assert api.get(f"/api/{path}").status_code == 200
+
+
+def test_messages_of_one_answer_are_bounded_by_their_size(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand of 16 MiB would be asked for in a line."""
+    monkeypatch.setattr("leveret.broker.messages.MOST_OCTETS", 10)
+    assert api.put("/api/queues/v/large", json={}).status_code == 201
+    message: Any = {"routing_key": "large", "payload": "x" * 6, "properties": {}}
+    for _ in range(5):
+        assert api.post("/api/exchanges/v/amq.default/publish", json=message).json()["routed"]
+    assert len(api.get("/api/queues/v/large/browse").json()) == 2
+    got = api.post("/api/queues/v/large/get", json={"count": 5, "ackmode": "ack_requeue_false"})
+    assert [one["message_count"] for one in got.json()] == [4, 3]
+    left = api.get("/api/queues/v/large/browse", params={"offset": 1}).json()
+    assert [one["position"] for one in left] == [2, 3]

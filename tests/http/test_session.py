@@ -172,6 +172,33 @@ async def test_deleted_user_is_signed_out(web: httpx.AsyncClient) -> None:
     assert (await _asked_with(web, cookies)).status_code == 401
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"password": "another", "tags": "administrator"},
+        {"password_hash": "", "tags": "administrator"},
+        {"password": "p", "tags": ""},
+        {"password": "p", "tags": "management"},
+    ],
+)
+async def test_changed_user_is_signed_out(web: httpx.AsyncClient, change: dict[str, str]) -> None:
+    """Whoever has the old password, or the old cookie, is out; new tags count at once."""
+    admin = httpx.BasicAuth("guest", "guest")
+    body = {"password": "p", "tags": "administrator"}
+    path = "/api/users/changing"
+    assert (await web.put(path, json=body, auth=admin)).status_code in (201, 204)
+    signed_in = await web.post("/api/login", json={"username": "changing", "password": "p"})
+    assert signed_in.status_code == 200
+    cookies = dict(web.cookies)
+    assert (await web.get("/api/users")).status_code == 200
+    assert (await web.put(path, json=change, auth=admin)).status_code == 204
+    assert (await _asked_with(web, cookies)).status_code == 401
+
+
+async def test_sessions_last_an_hour_of_silence_and_a_working_day() -> None:
+    assert (IDLE_SECONDS, ABSOLUTE_SECONDS) == (3_600, 28_800)
+
+
 @pytest.mark.parametrize("given", ["Basic", "Basic !!!", "Basic Z3Vlc3Q=", "Bearer x", "x"])
 async def test_malformed_credentials_are_401(web: httpx.AsyncClient, given: str) -> None:
     answer = await web.get("/api/whoami", headers={"authorization": given})
