@@ -10,6 +10,7 @@ from typing import Any
 import pika
 import pytest
 
+from leveret.broker.access import logins
 from leveret.launch import ThreadedBroker, in_process_settings
 from tests.http.manage.client import Api
 
@@ -344,7 +345,9 @@ def test_limits_are_refused_in_words(api, vhost, user):
     assert api.refused("PUT", "vhost-limits", "no", "max-queues", body={"value": 1})[0] == 404
 
 
-def test_accounts_survive_a_restart(tmp_path):
+def test_accounts_survive_a_restart(tmp_path, monkeypatch):
+    # A second after its first log-in guest's password would be hashed anew.
+    monkeypatch.setattr(logins, "UPGRADE_SECONDS", 3600.0)
     settings = in_process_settings(http_enabled=True, data_dir=tmp_path)
     with ThreadedBroker(settings) as running:
         api = Api(running.http_url)
