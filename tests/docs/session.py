@@ -29,7 +29,7 @@ from tests.docs import curl
 from tests.docs.blocks import ROOT
 from tests.support.brokers import running_leveret
 
-SECONDS = 60
+SECONDS = 240
 SHELL_WORDS = re.compile(r"[|&;<>$`*]")
 FOLLOWS = re.compile(r"leveret log consume (?!.*--(count|idle) )")
 RECEIVES = re.compile(r"python \S+ receive$")
