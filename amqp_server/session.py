@@ -184,6 +184,7 @@ class Session:
         if now - self.last_received > 2.5 * interval and not ours:
             log.warning("%s: no heartbeat for %d s, closing", self.name, int(2.5 * interval))
             self.end()
+            self.wire.deaf = True  # TLS may still bring what came too late
             self.line.end()
         elif now - self.last_sent >= interval / 2:
             self.last_sent = now

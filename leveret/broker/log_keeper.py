@@ -248,6 +248,8 @@ class LogKeeper:
         """Drop what is too old or too much, compact what was asked to be compacted."""
         now = self._broker.clock.wall_ms()
         for queue in self.queues:
+            if queue.is_closed:
+                continue  # deleted while another one was compacted
             queue.retain(now)
             if queue.log_spec.compacted:
                 await self._compact(queue, now)

@@ -8,6 +8,7 @@ import pytest
 from amqp_server.patience import Patience
 from leveret.broker.deadlines import FORGOTTEN_AT_MOST, Deadlines
 from leveret.model.clock import ManualClock
+from queues import QueueSpec
 
 
 def is_freed(hub, left):
@@ -66,6 +67,29 @@ async def test_a_virtual_host_is_not_kept_by_who_waited_for_its_acks(hub):
     left = weakref.ref(vhost)
     del vhost
     assert is_freed(hub, left)
+
+
+async def test_a_log_deleted_while_another_is_compacted_is_not_tidied(hub, monkeypatch, caplog):
+    kinds = {"x-queue-type": "stream", "x-max-age": "1h", "x-cleanup-policy": "compact"}
+    for name in ("first", "second"):
+        hub.vhost.declare_queue(QueueSpec(name, True, arguments=kinds))
+    await hub.settle()
+    keeper, compact = hub.broker.log_keeper, hub.broker.log_keeper._compact
+    tidied = []
+
+    async def compact_and_delete(queue, now_ms):
+        await compact(queue, now_ms)
+        tidied.append(queue.name)
+        if queue.name == "first":
+            hub.vhost.delete_queue("second")
+            await hub.settle()
+            await hub.until(lambda: not keeper._removals)
+
+    monkeypatch.setattr(keeper, "_compact", compact_and_delete)
+    await keeper.tidy()
+    await hub.settle()
+    assert tidied == ["first"]
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 class TestDeadlines:

@@ -8,11 +8,13 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from pamqp.commands import Channel, Connection
+from pamqp.commands import Basic, Channel, Connection
+from pamqp.header import ContentHeader
 
 from amqp_server.session import Session
 from leveret.launch import ThreadedBroker, in_process_settings
 from leveret.model.errors import PreconditionFailed
+from tests.support import wire
 from tests.support.rawclient import RawChannel, RawClient
 
 
@@ -82,3 +84,18 @@ def test_who_leaves_while_channels_wait_is_let_go_behind_the_last(broker, channe
     client.expect(Connection.CloseOk)
     assert done == [second.number, channel.number]
     client.expect_end()
+
+
+def test_what_comes_after_the_last_heartbeat_is_not_heard(broker, channel, caplog):
+    session = session_of(broker)
+    head = wire.encode(1, ContentHeader(0, 1, Basic.Properties()))
+    publish = wire.publish(1, "", "q") + head + wire.body(1, b"x")
+
+    def die() -> None:
+        session.heartbeat = 10
+        session.beat(session.last_received + 26)
+        session.receive(publish)
+
+    broker.call(die)
+    channel.client.expect_end()
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
