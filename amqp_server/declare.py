@@ -19,7 +19,7 @@ from leveret.broker.names import (
     require_unreserved,
     server_name,
 )
-from leveret.model.errors import NotFound, NotImplementedHere
+from leveret.model.errors import AccessRefused, NotFound, NotImplementedHere
 from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.tables import type_names
 from queues import HeldQueue, QueueSpec
@@ -37,17 +37,25 @@ class Declarations:
 
     def handle(self, method: Method, table: bytes) -> None:
         version = self._channel.vhost.version
-        if isinstance(method, commands.Queue.Declare):
-            self._declare_queue(method, table)
-        else:
-            handler = _HANDLERS.get(type(method))
-            if handler is None:
-                raise NotImplementedHere(f"{method.name} is not implemented")
-            handler(self, method)
+        try:
+            self._handle(method, table)
+        except AccessRefused as error:
+            if not getattr(method, "passive", False):
+                self._note(method, str(int(error.code)))
+            raise
         if self._channel.vhost.version != version or isinstance(method, commands.Queue.Purge):
             self._note(method)
 
-    def _note(self, method: Any) -> None:
+    def _handle(self, method: Any, table: bytes) -> None:
+        if isinstance(method, commands.Queue.Declare):
+            self._declare_queue(method, table)
+            return
+        handler = _HANDLERS.get(type(method))
+        if handler is None:
+            raise NotImplementedHere(f"{method.name} is not implemented")
+        handler(self, method)
+
+    def _note(self, method: Any, outcome: str = "done") -> None:
         """Something was changed: in the audit log, unless only this connection can see it."""
         session = self._channel.session
         queue = self._last_queue if getattr(method, "queue", None) == "" else _named_by(method)
@@ -61,6 +69,7 @@ class Declarations:
             vhost=self._channel.vhost.name,
             action=method.name.lower(),
             target=" -> ".join(_touched(method, queue)),
+            outcome=outcome,
         )
 
     def queue_for(self, action: Action, name: str) -> HeldQueue:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
-import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -45,7 +44,6 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = ("/api/login",)
 """Changes that nobody needs to be signed in for."""
 _LONGEST_ACTION = 500
-_STRANGERS_PER_MINUTE = 60
 _TRAFFIC = re.compile(
     "/api/(?:login|logout|route/[^/]+|exchanges/[^/]+/[^/]+/publish|queues/[^/]+/[^/]+/get"
     "|logs/[^/]+/[^/]+/(?:publish|groups/[^/]+/(?:members/[^/]+/)?(?:fetch|commit)))"
@@ -94,20 +92,6 @@ def host_of(header: str) -> str:
         return ""
 
 
-class _Strangers:
-    """Who has not logged in must not be able to push others' changes out of the record."""
-
-    def __init__(self) -> None:
-        self._since, self._noted = 0.0, 0
-
-    def may_be_noted(self) -> bool:
-        now = time.monotonic()
-        if now - self._since >= 60:
-            self._since, self._noted = now, 0
-        self._noted += 1
-        return self._noted <= _STRANGERS_PER_MINUTE
-
-
 class Guard:
     def __init__(self, app: ASGIApp, broker: Broker) -> None:
         settings = broker.settings
@@ -116,7 +100,6 @@ class Guard:
         self._audit = broker.access.audit
         self._hosts = Hosts.of(settings)
         self._bodies = Bodies(max(settings.http_bodies_max, settings.http_max_import))
-        self._strangers = _Strangers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -140,8 +123,6 @@ class Guard:
 
     def _note(self, scope: Scope, status: int) -> None:
         user = scope.get("state", {}).get("user")
-        if user is None and not self._strangers.may_be_noted():
-            return
         client = scope.get("client") or ("",)
         self._audit.note(
             user=user.name if user is not None else "",

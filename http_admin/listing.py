@@ -14,7 +14,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from fastapi import Depends, Query
 
 from http_admin.errors import ApiError, bad_request
-from leveret.broker.users import check_pattern, pattern
+from leveret.broker.access.patterns import asked
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -152,8 +152,7 @@ def _filter(objects: list[T], ask: Wanted, name_of: Callable[[T], str]) -> list[
     if not ask.use_regex:
         wanted_name = ask.name.lower()
         return [one for one in objects if wanted_name in name_of(one).lower()]
-    check_pattern(ask.name)
-    found = pattern(ask.name)
+    found = asked(ask.name)
     return [one for one in objects if found.search(name_of(one)) is not None]
 
 

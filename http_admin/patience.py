@@ -5,7 +5,8 @@ that trickle in, and bodies that never end, cost a socket for that long and no l
 trailer of more than `LARGEST_HEAD` octets is refused. Of a body no more is taken than came with the
 head until somebody asks for it: first it is found out who sends it. Beyond `most` connections, and
 beyond the limits on strangers, the newest is cut off; a connection is a stranger's until a request
-on it has come from somebody we know. What happens after a request has arrived is not timed here.
+on it has come from somebody we know. Who does not read the answer is cut off as well. How long an
+answer takes to be made is not timed here.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class PatientProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         self._is_stranger = False
         self._host = ""
         self._gathered = 0
@@ -61,6 +63,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_longer()
+        self._is_read()
         self._let_in()
         super().connection_lost(exc)
 
@@ -112,6 +115,35 @@ class PatientProtocol(HttpToolsProtocol):
         if self._deadline is None:
             loop = asyncio.get_running_loop()
             self._deadline = loop.call_later(self.seconds, self.transport.abort)
+
+    # Answers that nobody reads: a buffer that stays full, a close that cannot be finished.
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._must_be_read()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._is_read()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._must_be_read()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._must_be_read()
+
+    def _must_be_read(self) -> None:
+        if self._unread is None:
+            loop = asyncio.get_running_loop()
+            self._unread = loop.call_later(self.seconds, self.transport.abort)
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _wait_no_longer(self) -> None:
         if self._deadline is not None:

@@ -88,6 +88,7 @@ class HttpServer:
             date_header=True,
             timeout_graceful_shutdown=1,
             loop="none",
+            ws="none",  # a connection that changes its protocol would leave its limits behind
             http=patient(broker.settings, self.strangers),
         )
         self._server = _Quiet(config)

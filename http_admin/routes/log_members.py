@@ -79,6 +79,7 @@ async def fetch_as_member(
     where, ask = require(hub, user, vhost, Action.LOG_GROUP, name), body or FetchBody()
     found = hub.logs.member(where, name, group, member)
     records = await hub.logs.fetch_as(found, ask.count, ask.wait)
+    require(hub, user, vhost, Action.LOG_GROUP, name)  # it may have been taken away meanwhile
     rows = [record_row(one) for one in records]
     return {"records": rows, "partitions": found.partitions}
 

@@ -225,6 +225,7 @@ async def read_records(
     """Records from an offset on: a number, first, last, next, a time or an interval as 1h."""
     where = require(hub, user, vhost, Action.LOG_READ, name)
     found = await hub.logs.read(where, name, partition, place(offset), count, wait)
+    require(hub, user, vhost, Action.LOG_READ, name)  # it may have been taken away meanwhile
     return {"records": [record_row(one) for one in found]}
 
 
@@ -312,6 +313,7 @@ async def fetch_records(
     """Records a group has not committed yet; a new group begins at the first."""
     where, ask = require(hub, user, vhost, Action.LOG_GROUP, name), body or FetchBody()
     found = await hub.logs.fetch(where, name, group, ask.count, ask.wait)
+    require(hub, user, vhost, Action.LOG_GROUP, name)
     return {"records": [record_row(one) for one in found]}
 
 

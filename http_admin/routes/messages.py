@@ -116,6 +116,9 @@ async def get_messages(
     hub.users.demand(user.name, held.name, Action.GET, queue=name)
     getter = Getter(hub, held, queue, hub.origin_of(held.name, user.name))
     taken = await getter.take(body.count, body.wait, request.is_disconnected)
+    if not hub.users.allows(user.name, held.name, Action.GET, queue=name):  # no longer
+        getter.settle(taken, Outcome.REQUEUE)
+        hub.users.demand(user.name, held.name, Action.GET, queue=name)
     rows = [_got(one, body) for one in taken]
     getter.settle(taken, _OUTCOMES[body.ackmode])
     return rows

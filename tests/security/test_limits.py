@@ -212,6 +212,42 @@ async def _send_without_end(address: tuple[str, int], start: bytes) -> None:
         await writer.wait_closed()
 
 
+async def test_who_does_not_read_the_answer_is_cut_off() -> None:
+    """Whether it fills the buffer, or fits into it and waits to be closed."""
+    async with _running(http_enabled=True, http_timeout=0.3) as running:
+        await running.http_ready()
+        assert running.http_address is not None and running._http_start is not None
+        strangers = running._http_start.result().strangers
+        loop = asyncio.get_running_loop()
+        deaf = socket.socket()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.setblocking(False)
+        await loop.sock_connect(deaf, running.http_address)
+        ask = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(loop.sock_sendall(deaf, ask * 500), PATIENCE)
+        await _until(lambda: len(strangers) == 0)
+        deaf.close()
+
+
+async def test_no_other_protocol_is_spoken() -> None:
+    """A connection that became a web socket would be out of reach of the limits."""
+    async with _running(http_enabled=True) as running:
+        await running.http_ready()
+        assert running.http_address is not None and running._http_start is not None
+        strangers = running._http_start.result().strangers
+        reader, writer = await asyncio.open_connection(*running.http_address)
+        writer.write(
+            b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n"
+            b"upgrade: websocket\r\nsec-websocket-version: 13\r\n"
+            b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        assert b"401" in await asyncio.wait_for(reader.readline(), PATIENCE)
+        assert len(strangers) == 1
+        writer.close()
+        await _until(lambda: len(strangers) == 0)
+
+
 async def test_strangers_of_http_are_counted_until_they_are_known() -> None:
     async with _running(http_enabled=True, unauthenticated_max_per_address=1) as running:
         await running.http_ready()

@@ -20,8 +20,10 @@ import pytest
 
 import leveret
 from leveret.broker.access import audit
-from leveret.broker.access.audit import Audit, Entry
+from leveret.broker.access.audit import REFUSED_PER_MINUTE, Audit, Entry
+from leveret.broker.access.passwords import hash_password
 from leveret.log_lines import JsonLines, TextLines, escaped
+from leveret.model.store import PermissionDefinition
 from tests.http.conftest import Served, serve
 from tests.support.brokers import ROOT
 
@@ -194,6 +196,22 @@ def test_strangers_cannot_push_others_out_of_the_record(served: Served) -> None:
         assert api.delete("/api/vhosts/audited-before").status_code == 204
 
 
+async def test_asking_in_vain_pushes_nobody_out_of_the_record() -> None:
+    now = [0]
+    record = Audit(None, lambda: now[0])
+    refused = {"source": "1.2.3.4", "via": "AMQP", "action": "queue.declare", "outcome": "403"}
+    for _ in range(1_000):
+        record.note(user="few", **refused)
+    record.note(user="other", **refused)
+    for _ in range(100):
+        record.note(user="few", source="", via="HTTP", action="PUT /api/queues/%2F/q")
+    entries = await record.newest(10_000, lambda entry: True)
+    assert len(entries) == REFUSED_PER_MINUTE + 1 + 100
+    now[0] = 60_000
+    record.note(user="few", **refused)
+    assert len(await record.newest(10_000, lambda entry: True)) == len(entries) + 1
+
+
 def test_changes_over_amqp_are_audited(served: Served) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(served.amqp_url))
     channel = connection.channel()
@@ -218,6 +236,26 @@ def test_changes_over_amqp_are_audited(served: Served) -> None:
         ("queue.delete", "amqp-q"),
     ]
     assert all(one["source"].startswith("127.0.0.1:") for one in found)
+
+
+def test_refused_changes_over_amqp_are_audited(served: Served) -> None:
+    served.on_loop(lambda hub: hub.users.put_user("few", hash_password("few"), ()))
+    served.on_loop(
+        lambda hub: hub.users.set_permission(PermissionDefinition("few", "/", "^$", "", ""))
+    )
+    credentials = pika.PlainCredentials("few", "few")
+    host, port = served.threaded.amqp_address
+    with pika.BlockingConnection(
+        pika.ConnectionParameters(host, port, credentials=credentials)
+    ) as connection:
+        for ask in ({"queue": "not-mine"}, {"queue": "not-mine", "passive": True}):
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker):
+                connection.channel().queue_declare(**ask)
+    with served.client() as api:
+        (entry,) = [one for one in _entries(api, count=50) if one["user"] == "few"]
+    assert (entry["action"], entry["target"]) == ("queue.declare", "not-mine")
+    assert entry["outcome"] == "403" and entry["via"] == "AMQP"
+    served.on_loop(lambda hub: hub.delete_user("few"))
 
 
 def test_entries_can_be_chosen(served: Served) -> None:

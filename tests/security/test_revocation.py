@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pamqp.commands import Basic, Connection
@@ -141,3 +142,23 @@ def test_new_password_counts_for_the_next_login_only(served: Served, user: str) 
             other.start()
             other.login(user, "new")
             other.expect(Connection.Tune)
+
+
+def test_answer_that_was_waited_for_is_not_given_to_who_may_no_longer_read(
+    served: Served, user: str
+) -> None:
+    served.on_loop(lambda hub: hub.users.set_tags(user, ("management",)))
+    with served.client(user, "pw") as api, ThreadPoolExecutor(1) as pool:
+        assert api.get("/api/whoami").status_code == 200
+        ask = {"count": 1, "wait": 20, "ackmode": "ack_requeue_false"}
+        waiting = pool.submit(api.post, "/api/queues/side/mine/get", json=ask)
+        with served.client(user, "pw") as other:
+            assert other.get("/api/whoami").status_code == 200
+        nothing = PermissionDefinition(user, "side", ".*", ".*", "")
+        served.on_loop(lambda hub: hub.users.set_permission(nothing))
+        with _login(served, "bystander") as client:
+            channel = client.channel()
+            channel.publish("", "mine", b"not for everybody")
+            assert waiting.result().status_code == 403
+            queue = served.hub.vhosts["side"].queues["mine"]
+            assert served.on_loop(lambda hub: queue.ready_count) == 1

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from leveret.broker.access import throttle
-from leveret.broker.access.throttle import MOST_SOURCES, WINDOW_SECONDS, Throttle, source_of
+from leveret.broker.access.throttle import (
+    MOST_SOURCES,
+    WINDOW_SECONDS,
+    Throttle,
+    is_loopback,
+    source_of,
+)
 from leveret.model.clock import ManualClock
 
 
@@ -107,3 +113,23 @@ def test_zero_is_no_limit(clock: ManualClock) -> None:
 )
 def test_source_of(host: str, source: str) -> None:
     assert source_of(host) == source
+
+
+@pytest.mark.parametrize(
+    ("host", "is_ours"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("", False),
+        ("10.0.0.1", False),
+        ("127.0.0.1.example.com", False),
+        ("::1234:5678", False),
+        ("::ffff:10.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("localhost", False),
+    ],
+)
+def test_loopback_is_this_machine_and_nothing_that_looks_like_it(host: str, is_ours: bool) -> None:
+    assert is_loopback(host) is is_ours

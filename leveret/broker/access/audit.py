@@ -4,7 +4,8 @@ Entries are lines of JSON in `audit.log` in the data directory, which only its o
 `LARGEST` octets it becomes `audit.log.1`, whose predecessor goes. The newest are in memory as
 well, and are all there is for a broker without files. Messages are not changes: publishing and
 consuming are not audited, nor are queues of one connection only. No entry holds a body, so none
-holds a password.
+holds a password. Of what was refused, so much a minute is kept for each user, and for all who have
+not logged in together: asking in vain must not push others' changes out of the record.
 
 Noting is a list append on the loop; a thread writes what has gathered. A crash loses what was not
 written yet, a fraction of a second; a stop writes all of it.
@@ -16,7 +17,7 @@ import asyncio
 import json
 import logging
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +28,9 @@ log = logging.getLogger("leveret.audit")
 FILE = "audit.log"
 LARGEST = 16 * 1024 * 1024
 MOST_IN_MEMORY = 10_000
+REFUSED_PER_MINUTE = 60
 _BLOCK = 64 * 1024
+_DONE = "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Audit:
         self._recent: deque[Entry] = deque(maxlen=MOST_IN_MEMORY)
         self._unwritten: list[Entry] = []
         self._writing: asyncio.Future[None] | None = None
+        self._refused: Counter[str] = Counter()
+        self._minute = 0
 
     def __repr__(self) -> str:
         return f"<Audit {self._path} recent={len(self._recent)} unwritten={len(self._unwritten)}>"
@@ -64,14 +69,25 @@ class Audit:
         action: str,
         target: str = "",
         vhost: str = "",
-        outcome: str = "done",
+        outcome: str = _DONE,
     ) -> None:
+        """`user` is one there is, or empty for somebody who has not logged in."""
+        if outcome != _DONE and not self._may_be_noted(user):
+            return
         target = target.encode("utf-8", "replace").decode()  # half a character is no JSON
         entry = Entry(self._wall_ms(), user, source, via, vhost, action, target, outcome)
         self._recent.append(entry)
         if self._path is not None:
             self._unwritten.append(entry)
             self._write_soon()
+
+    def _may_be_noted(self, user: str) -> bool:
+        minute = self._wall_ms() // 60_000
+        if minute != self._minute:
+            self._minute = minute
+            self._refused.clear()
+        self._refused[user] += 1
+        return self._refused[user] <= REFUSED_PER_MINUTE
 
     def _write_soon(self) -> None:
         if self._writing is None:

@@ -26,7 +26,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from leveret.broker.access import passwords
-from leveret.broker.access.throttle import Charge, Throttle, source_of
+from leveret.broker.access.throttle import Charge, Throttle, is_loopback, source_of
 from leveret.config import Settings
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ MOST_CACHED = 10_000
 THREADS = 2
 UPGRADE_SECONDS = 1.0
 """A new hash can wait until the client that has just come in has done what it came for."""
-_LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
 class Refusal(Enum):
@@ -236,8 +235,7 @@ class Logins:
     # Letting in --------------------------------------------------------------------------------
 
     def _admitted(self, user: User, host: str) -> User | Refused:
-        anywhere = user.name != "guest" or self._settings.allow_remote_guest
-        if anywhere or not host or host.startswith(_LOOPBACK):
+        if user.name != "guest" or self._settings.allow_remote_guest or is_loopback(host):
             return user
         return Refused(Refusal.NOT_FROM_HERE)
 

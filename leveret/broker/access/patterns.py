@@ -10,6 +10,9 @@ from leveret.model.errors import PreconditionFailed
 
 _QUIET = re2.Options()
 _QUIET.log_errors = False  # whoever gave a bad pattern is told; the broker's log need not be
+_SMALL = re2.Options()
+_SMALL.log_errors = False
+_SMALL.max_mem = 1 << 20
 
 
 @lru_cache(maxsize=4096)
@@ -21,9 +24,21 @@ def check_pattern(text: str) -> None:
     try:
         pattern(text)
     except re2.error as error:
-        said = error.args[0] if error.args else ""
-        why = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
-        raise PreconditionFailed(f"invalid pattern {text!r}: {why}") from error
+        raise _refusal(text, error) from error
+
+
+def asked(text: str) -> re2._Regexp:
+    """A pattern for one question: small, and not remembered, for anybody may ask."""
+    try:
+        return re2.compile(text, _SMALL)
+    except re2.error as error:
+        raise _refusal(text, error) from error
+
+
+def _refusal(text: str, error: re2.error) -> PreconditionFailed:
+    said = error.args[0] if error.args else ""
+    why = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    return PreconditionFailed(f"invalid pattern {text!r}: {why}")
 
 
 def expand(text: str, **values: str) -> str:

@@ -44,6 +44,20 @@ def source_of(host: str) -> str:
     return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
+def is_loopback(host: str) -> bool:
+    """An address of this machine itself; one that is not known is none."""
+    if host in ("127.0.0.1", "::1"):
+        return True
+    import ipaddress
+
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
 class Throttle:
     """`per_source` and `per_account` tries a minute; 0 is no limit."""
 
