@@ -72,6 +72,7 @@ def test_who_leaves_while_channels_wait_is_let_go_behind_the_last(broker, channe
 
     def go_on(number: int) -> None:
         held = session.channels[number]
+        assert held.inbox is not None
         held.inbox.append(lambda: done.append(number))
         held.go_on(lambda: None)
 
