@@ -28,7 +28,7 @@ async def test_r31_what_is_announced_too_large_is_refused_unread(tmp_path):
 
 @pytest.mark.parametrize("target", round_trips.TARGETS)
 def test_r32_round_trips(target):
-    round_trips.run_target(target, 40, SEED)
+    round_trips.run_target(target, 30, SEED)
 
 
 @pytest.mark.parametrize("name", round_trips.worst_inputs())

@@ -1,15 +1,15 @@
-"""R-13 to R-17, R-20 and R-22 in forms short enough for every test run; R-16 is in test_security.
+"""R-13 to R-15, R-17, R-19, R-20 and R-22 in forms short enough for every test run.
 
 Trimmed: 60,000 messages of 1 KiB and 500 queues instead of 200,000 and 5,000, both on the same
-backlog; one flood, one stop, one client that vanishes behind a relay instead of in a network
-namespace; 150 queues with bindings. `make torture` runs the long forms.
+backlog; one flood, one second of everything, one stop, one client that vanishes behind a relay
+instead of in a network namespace; 150 queues with bindings. `make torture` runs the long forms.
 """
 
 import pytest
 
 from tests.torture.security.flood import MIB, flood_memory
 from tests.torture.security.half_open import vanish_behind_a_relay
-from tests.torture.security.health import stop_and_go_on
+from tests.torture.security.health import keep_in_time, stop_and_go_on
 from tests.torture.security.many_queues import keep_queues
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
@@ -35,6 +35,12 @@ async def test_r15_publishers_that_never_stop_are_blocked_and_let_go(tmp_path):
 
 async def test_r17_queues_cost_nothing_but_memory(tmp_path):
     outcome = await keep_queues(tmp_path / "run", 150, SEED)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r19_everything_at_once_is_served(tmp_path):
+    """How late the loop was is for `make torture` to judge."""
+    outcome = await keep_in_time(tmp_path / "run", 1, SEED, watch=False, idle=0)
     assert outcome.safe, str(outcome)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pamqp import commands, frame
 
+from tests.torture.client import PROPERTIES, Client
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 from tests.torture.security.raw import (
@@ -22,19 +23,28 @@ from tests.torture.security.raw import (
 AT_ONCE = 100
 KIB_EACH = 30
 IDLE_SHARE = 5.0
+PAIR_RATIO = 1.5
 SLACK = 5
+LOST_TASKS = ("Task was destroyed", "never retrieved", "was never awaited")
 LEAK_SHOWS = 5_000
 """Connections after which a leak would stand out against what the allocator does."""
 
 
 async def stay_idle(
-    directory: Path, connections: int, _seed: int, progress: Progress = silent, watch: float = 10
+    directory: Path,
+    connections: int,
+    _seed: int,
+    progress: Progress = silent,
+    watch: float = 10,
+    tries: int = 1_000,
 ) -> Outcome:
     """Open them all, watch what they cost, close them, and open as many again."""
     broker = BrokerProcess(directory, "--memory")
     await broker.start()
     files = descriptors(broker.pid)
-    await _drop(broker, await _open(broker, 10, silent), files - SLACK)  # warm up
+    few = await _open(broker, 10, silent)
+    alone = await _pair_seconds(broker, tries)
+    await _drop(broker, few, files - SLACK)  # warm up
     before = broker.memory("VmRSS")
     crowd = await _open(broker, connections, progress)
     each = (broker.memory("VmRSS") - before) * 1024 / connections
@@ -42,6 +52,7 @@ async def stay_idle(
     await asyncio.sleep(watch)
     share = 100 * (broker.processor_seconds() - used) / (time.monotonic() - began)
     first_peak = broker.memory("VmRSS")
+    beside = await _pair_seconds(broker, tries)
     await _drop(broker, crowd, files)
     left = descriptors(broker.pid) - files
     crowd = await _open(broker, connections, silent)
@@ -56,11 +67,32 @@ async def stay_idle(
     if growth > 5 + first_peak * 0.1:
         problems.append(f"{growth:.1f} MB more the second time")
     late = [f"idle processor share {share:.1f} %"] if share > IDLE_SHARE else []
+    if beside > PAIR_RATIO * alone:
+        late.append(f"a pair's p99 is {beside / alone:.1f} times what it is beside 10")
     figures = (
         f"{connections} connections with a channel: {each:.1f} KiB each, {share:.1f} % of a core "
-        f"idle, {growth:+.1f} MB when opened again, {left:+d} descriptors after"
+        f"idle, {growth:+.1f} MB when opened again, {left:+d} descriptors after; a pair's p99 "
+        f"{beside * 1000:.1f} ms beside them, {alone * 1000:.1f} ms beside 10"
     )
     return Outcome("R-16", "idle connections", figures, tuple(problems), tuple(late))
+
+
+async def _pair_seconds(broker: BrokerProcess, tries: int) -> float:
+    """The p99 of the time from a publish to its delivery, one at a time."""
+    came = asyncio.Event()
+    client = await Client.connect(broker.address, on_delivery=lambda *_: came.set())
+    declare = commands.Queue.Declare(queue="", exclusive=True)
+    queue = (await client.call(declare, commands.Queue.DeclareOk)).queue
+    await client.consume(queue, 0, no_ack=True)
+    seconds = []
+    for _ in range(tries):
+        came.clear()
+        began = time.monotonic()
+        client.publish("", queue, b"x", PROPERTIES["transient"])
+        await came.wait()
+        seconds.append(time.monotonic() - began)
+    client.close()
+    return percentile(seconds, 0.99)
 
 
 async def _open(broker: BrokerProcess, count: int, progress: Progress) -> list[Raw]:
@@ -103,7 +135,7 @@ async def churn(
     await _drop(broker, [], files)
     growth, left = broker.memory("VmRSS") - before, descriptors(broker.pid) - files
     await broker.stop()  # it looks for tracebacks in the log
-    problems = []
+    problems = [f"the log says: {words}" for words in LOST_TASKS if words in broker.said()]
     if growth > (5 if connections >= LEAK_SHOWS else 20):
         problems.append(f"{growth:.1f} MB more after {connections} connections")
     if abs(left) > SLACK:

@@ -116,7 +116,7 @@ async def _over_http(directory: Path) -> tuple[int, list[str]]:
     await broker.start()
     problems, asked = list[str](), 0
     async with httpx.AsyncClient(
-        base_url=f"http://{broker.http}", auth=("guest", "guest"), timeout=60, verify=False
+        base_url=f"http://{broker.http}", auth=("guest", "guest"), timeout=600, verify=False
     ) as api:
         await api.put(f"/api/queues/%2F/{'a' * 254}%21", json={})
         await api.put("/api/users/bomber", json={"password": "x", "tags": ""})
