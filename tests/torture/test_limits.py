@@ -28,7 +28,7 @@ async def test_r13_starts_and_stops_and_r14_slow_consumers(tmp_path):
 
 async def test_r15_publishers_that_never_stop_are_blocked_and_let_go(tmp_path):
     outcome = await flood_memory(
-        tmp_path / "run", 0, SEED, watermark=64 * MIB, heartbeat=1, modes=("memory",)
+        tmp_path / "run", 0, SEED, watermark=64 * MIB, heartbeat=2, modes=("memory",)
     )
     assert outcome.safe, str(outcome)
 
@@ -45,10 +45,10 @@ async def test_r19_everything_at_once_is_served(tmp_path):
 
 
 async def test_r20_nobody_is_closed_for_the_silence_of_the_broker(tmp_path):
-    outcome = await stop_and_go_on(tmp_path / "run", 1, SEED, heartbeat=1)
+    outcome = await stop_and_go_on(tmp_path / "run", 1, SEED, heartbeat=2)
     assert outcome.safe, str(outcome)
 
 
 async def test_r22_what_a_vanished_client_held_comes_back(tmp_path):
-    outcome = await vanish_behind_a_relay(tmp_path / "run", 1, SEED)
+    outcome = await vanish_behind_a_relay(tmp_path / "run", 1, SEED, heartbeat=2)
     assert outcome.safe, str(outcome)
