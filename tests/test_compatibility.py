@@ -1,4 +1,4 @@
-"""docs/compatibility.md says what the code does: methods, capabilities, arguments and cases."""
+"""docs/compatibility.md says what the code does: methods, arguments, endpoints and cases."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pamqp import commands
 
 from amqp_server import channel, declare, login, session
 from exchange import known_kinds
+from tools.http_reference import description
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -72,6 +73,20 @@ def test_what_works_is_handled_or_sent():
         kind, verb = (part.title().replace("-", "") for part in name.split("."))
         is_sent = re.search(rf"\b{kind}\.?{verb}\(", sources) or name in written_as_octets
         assert row[1] == "no" or is_sent or name in handled_methods(), name
+
+
+def test_endpoints_that_work_are_there_and_the_others_are_not():
+    served: dict[str, set[str]] = defaultdict(set)
+    for path, methods in description()["paths"].items():
+        for kind in ("e", "q") if "{kind}" in path else ("",):
+            shape = re.sub(r"{[^}]*}", "{}", path.replace("{kind}", kind))
+            served[shape] |= {method.upper() for method in methods}
+    rows = tables("Endpoints")
+    assert len(rows) > 80
+    for path, methods, answer, _ in rows:
+        here = served[re.sub(r"{[^}]*}", "{}", path.strip("`"))]
+        assert answer in {"yes", "no", "different"}
+        assert set(methods.split(", ")) <= here if answer != "no" else not here, path
 
 
 def test_capabilities():

@@ -16,6 +16,8 @@ from leveret.broker import Broker, ConnectionEntry, User, VirtualHost
 from queues import Consumer, HeldQueue
 
 router = APIRouter(prefix="/api")
+Reason = Annotated[str, Header()]
+CLOSED_BY_HAND = "Closed via management plugin"
 
 
 def consumer_row(hub: Broker, vhost: VirtualHost, queue: HeldQueue, consumer: Consumer) -> Row:
@@ -70,16 +72,41 @@ def get_connection(name: str, hub: Hub, user: CurrentUser, samples: Samples) -> 
 
 @router.delete("/connections/{name:seg}", tags=["connections"], status_code=204)
 def close_connection(
-    name: str,
-    hub: Hub,
-    user: CurrentUser,
-    x_reason: Annotated[str, Header()] = "Closed via management plugin",
+    name: str, hub: Hub, user: CurrentUser, x_reason: Reason = CLOSED_BY_HAND
 ) -> None:
     """Ask the client to go; the header X-Reason is told to it."""
     found = _find(hub, user, name)
-    if found.user.name != user.name and "administrator" not in user.tags:
-        raise ApiError(403, "closing another user's connection needs the tag administrator")
+    _require_administrator_for(found.user.name, user)
     found.close(x_reason)
+
+
+def _require_administrator_for(owner: str, user: User) -> None:
+    if owner != user.name and "administrator" not in user.tags:
+        raise ApiError(403, "closing another user's connection needs the tag administrator")
+
+
+@router.get(
+    "/connections/username/{user_name:seg}",
+    tags=["connections"],
+    response_model=shapes.Connections,
+)
+def list_user_connections(
+    user_name: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
+) -> Any:
+    """Open connections of one user."""
+    theirs = [one for one in _visible(hub, user) if one.user.name == user_name]
+    return _list_connections(hub, theirs, ask, samples)
+
+
+@router.delete("/connections/username/{user_name:seg}", tags=["connections"], status_code=204)
+def close_user_connections(
+    user_name: str, hub: Hub, user: CurrentUser, x_reason: Reason = CLOSED_BY_HAND
+) -> None:
+    """Ask all clients of one user to go."""
+    _require_administrator_for(user_name, user)
+    for one in list(hub.connections):
+        if one.user.name == user_name:
+            one.close(x_reason)
 
 
 @router.get(

@@ -107,6 +107,8 @@ RULES: dict[str, Rule] = {
     "GET /api/connections/{name}": _tag(),
     "DELETE /api/connections/{name}": _tag(),
     "GET /api/connections/{name}/channels": _tag(),
+    "GET /api/connections/username/{user_name}": _tag(),
+    "DELETE /api/connections/username/{user_name}": _admin(),
     "GET /api/channels": _tag(),
     "GET /api/channels/{name}": _tag(),
     "GET /api/consumers": _tag(),

@@ -30,7 +30,8 @@ UNAVAILABLE = {
 }
 VALUES = {
     "message_id": "1",
-    "name": "thing", "user": "somebody", "source": "amq.topic", "kind": "q",
+    "name": "thing", "user": "somebody", "user_name": "somebody",
+    "source": "amq.topic", "kind": "q",
     "destination": "thing", "properties_key": "k", "exchange": "amq.topic",
     "component": "some", "limit": "max-queues", "password": "secret", "node": "leveret@x",
     "within": "1", "unit": "days", "port": "1", "protocol": "amqp", "group": "g", "member": "m",
@@ -145,7 +146,7 @@ def test_roles_in_own_vhost(broker: Served, clients: dict[str, httpx.Client], li
 
 def _only_looks(line: str) -> bool:
     """Reading messages is more than looking: it takes the right to read."""
-    if line.endswith(("/browse", "/records", "/groups")):
+    if line.endswith(("/browse", "/records", "/groups", "/scheduled")):
         return False
     return line.startswith(("GET", "POST /api/route/"))
 

@@ -184,6 +184,21 @@ def test_deleted_users_connections_are_closed(api, vhost, user, connect):
     ]
 
 
+def test_connections_of_one_user_are_listed_and_closed(api, vhost, user, connect, sign_in):
+    api.put("permissions", vhost, user, body=EVERYTHING)
+    api.put("users", user, body={"password": "pw", "tags": "management"})
+    assert api.get("connections", "username", user) == []
+    connection, other = connect(vhost, user, "pw"), connect(vhost, "guest", "guest")
+    assert [row["user"] for row in api.get("connections", "username", user)] == [user]
+    mine = sign_in(user, "pw")
+    assert [row["user"] for row in mine.get("connections", "username", user)] == [user]
+    assert mine.get("connections", "username", "guest") == []
+    assert mine.refused("DELETE", "connections", "username", "guest")[0] == 403
+    assert api.delete("connections", "username", user) == 204
+    assert closed_with(connection) == (320, "CONNECTION_FORCED - Closed via management plugin")
+    other.close()
+
+
 def test_only_administrators_manage_users(api, user, sign_in):
     for tag in ("management", "policymaker", "monitoring"):
         api.put("users", user, body={"password": "pw", "tags": tag})
