@@ -10,11 +10,13 @@ from pathlib import Path
 import pika
 import pytest
 
+from leveret.config import ConfigError, load_settings
 from leveret.testing import LeveretBroker
 from tests.docs.blocks import COMMAND, PAGES, ROOT, Block, Fate, all_blocks, blocks_of
 from tests.docs.session import SECONDS, ShellSession, lines_of, require_known
 
 BLOCKS = all_blocks()
+pytestmark = pytest.mark.timeout(600)  # a page is one test, and each of its commands a process
 
 
 def chosen(fate: Fate) -> list[Block]:
@@ -113,6 +115,22 @@ def test_elsewhere(block):
     text = (ROOT / file).read_text(encoding="utf-8")
     assert name and f"def {name}(" in text
     assert Path(block.page).name in text, f"{file} does not read {block.page}"
+
+
+@pytest.mark.parametrize("block", [one for one in BLOCKS if one.language == "toml"], ids=str)
+def test_settings_file(block, tmp_path):
+    file = tmp_path / "leveret.toml"
+    file.write_text(block.text)
+    load_settings(toml_path=file)
+
+
+def test_a_misspelt_key_is_told_as_the_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings, said = [one for one in BLOCKS if one.page == "docs/configuration.md"][:2]
+    Path("leveret.toml").write_text(settings.text.replace("message_size", "mesage_size"))
+    with pytest.raises(ConfigError) as wrong:
+        load_settings(toml_path=Path("leveret.toml"))
+    assert str(wrong.value) == said.text.strip()
 
 
 def test_no_command_hides_in_a_block_without_a_language():

@@ -16,6 +16,7 @@ from tests.support.brokers import ROOT
 
 EXAMPLES = ROOT / "examples"
 SECONDS = 120
+pytestmark = pytest.mark.timeout(600)
 
 SHOWS = {
     "activity_tracking": [

@@ -24,6 +24,7 @@ from tests.packaging.environment import CleanEnvironment, closure
 from tests.support.brokers import ROOT
 
 SECONDS = 120
+pytestmark = pytest.mark.timeout(600)
 DEPLOY = ROOT / "docs" / "deploy"
 
 
