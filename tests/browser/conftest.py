@@ -51,7 +51,9 @@ def browser() -> Iterator[Browser]:
     assert program, "no Chromium: `make setup` installs one"
     expect.set_options(timeout=PATIENCE_SECONDS * 1000)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        chromium = playwright.chromium.launch(
+            executable_path=program, args=list(FLAGS), timeout=PATIENCE_SECONDS * 1000
+        )
         yield chromium
         chromium.close()
 
@@ -61,7 +63,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     data = tmp_path_factory.mktemp("browser-data")
     with running_leveret("--data-dir", str(data)) as target:
         url = f"http://127.0.0.1:{target.http_port}"
-        with httpx.Client(base_url=url, auth=("guest", "guest"), timeout=30) as client:
+        login = ("guest", "guest")
+        with httpx.Client(base_url=url, auth=login, timeout=PATIENCE_SECONDS) as client:
             built = build(target, client)
             yield built
             built.end()

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.browser.watch import Watch
 from tests.browser.world import Api, World
 
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 90
 NOWHERE = "about:blank"
 
 
