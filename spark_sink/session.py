@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import socket
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -22,12 +21,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spark_sink.errors import SourceError
 from spark_sink.java import ensure_java
+from spark_sink.workers import ROOT, prepare_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Result = TypeVar("Result")
-ROOT = Path(__file__).resolve().parents[1]
 _LOCAL = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\d+,\s*\d+,\s*\d+\]")
 _STANDALONE = re.compile(r"spark://[^/]+:\d+")
@@ -35,6 +34,7 @@ _OTHER = re.compile(r"(yarn|k8s://.+)")
 _ANSWER_SECONDS = 5.0
 NICENESS = 10
 _MOST_NICE = 19
+_NO_START = "Spark did not start ({}): see what it says with LEVERET_SPARK_LOG=warn."
 _SHIPPED = ("spark_sink", "leveret/model", "queues/log", "queues/storage")
 _LOGGING = Path(__file__).resolve().with_name("log4j2.properties")
 
@@ -86,7 +86,9 @@ def session(
     Its processes give way to others: what reads stored data can wait, a broker on the same machine
     cannot.
     """
-    spark = start(name, master, settings, _niceness())
+    niceness = _niceness()
+    lower_own_session(niceness)
+    spark = start(name, master, settings, niceness)
     try:
         yield spark
     finally:
@@ -100,7 +102,8 @@ def start(
         raise SourceError("PySpark is not installed: run `pip install 'leveret[spark]'`.")
     check_master(master)
     ensure_java()
-    _prepare_workers()
+    prepare_workers(local=_LOCAL.fullmatch(master) is not None)
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     import spark_sink
@@ -108,7 +111,10 @@ def start(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (SETTINGS | _network(master) | (settings or {})).items():
         builder = builder.config(key, value)
-    spark = _as_a_nice_thread(builder.getOrCreate, niceness)
+    try:
+        spark = _as_a_nice_thread(builder.getOrCreate, niceness)
+    except PySparkException as error:
+        raise SourceError(_NO_START.format(str(error).splitlines()[0])) from None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if not _LOCAL.fullmatch(master):
         spark.sparkContext.addPyFile(str(_shipped()))
@@ -123,6 +129,14 @@ def _niceness() -> int:
     return int(given)
 
 
+def lower_own_session(niceness: int) -> None:
+    """Where Linux weighs whole sessions (autogroups), the niceness of a process says nothing to
+    others. A session that is this program's alone, as cron's or a service's, is lowered, too."""
+    if niceness and os.getsid(0) == os.getpid():
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(niceness))
+
+
 def _as_a_nice_thread(work: Callable[[], Result], niceness: int) -> Result:
     """Linux counts niceness by thread: the JVM inherits it from the thread that starts it."""
     if not niceness:
@@ -134,15 +148,6 @@ def _as_a_nice_thread(work: Callable[[], Result], niceness: int) -> Result:
 
     with ThreadPoolExecutor(1, initializer=lower) as pool:
         return pool.submit(work).result()
-
-
-def _prepare_workers() -> None:
-    """Python workers are started by the JVM: from this interpreter, able to import us."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(ROOT) not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, known)])
 
 
 def _network(master: str) -> dict[str, str]:

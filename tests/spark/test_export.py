@@ -20,6 +20,7 @@ from rich.console import Console
 from spark_sink.errors import SourceError
 from spark_sink.export import ExportOptions, TableExport, export, interval_seconds, plan_of, run
 from spark_sink.exported import read_export
+from spark_sink.manifest import Manifest
 from spark_sink.progress import Meter
 from spark_sink.target import TableTarget, Target, locked
 from tests.spark.generator import FakeBroker
@@ -92,6 +93,7 @@ def test_export_is_exact_and_a_second_run_adds_nothing(spark, exported, options,
     assert [tuple(row) for row in logs.groupBy("log", "partition").count().collect()] == [
         ("flat", "0", 60)
     ]
+    assert any(everything.to.glob("logs/batch=0/date=*/log=flat/partition=0/*.parquet"))
     assert manifest(everything)["queues"]["rows"] == 5
     before = manifest(everything)
     exported(replace(everything, incremental=True))
@@ -330,12 +332,16 @@ def test_two_exports_do_not_share_a_directory(options, capsys):
     assert "Another export is writing" in capsys.readouterr().err
 
 
-def test_export_of_another_broker_is_refused(exported, options, tmp_path):
-    exported(options)
-    other = json.loads((options.to / "manifest.json").read_text()) | {"identity": "created_ms=2"}
-    (options.to / "manifest.json").write_text(json.dumps(other))
-    with pytest.raises(SourceError, match="another broker"):
-        exported(options)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"identity": "created_ms=2"}, "another broker"), ({"version": 1}, "of another version")],
+)
+def test_export_of_another_broker_or_version_is_refused(tmp_path, change, words):
+    Manifest("created_ms=1").save(tmp_path)
+    there = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(there | change))
+    with pytest.raises(SourceError, match=words):
+        Target(tmp_path, "created_ms=1")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("1.5h", 5400)])

@@ -20,6 +20,7 @@ from rich.console import Console
 from spark_sink.export import ExportOptions, export, plan_of, run
 from spark_sink.java import ensure_java, pip_java, system_java
 from spark_sink.session import _as_a_nice_thread
+from spark_sink.workers import maybe_shim, prepare_workers
 from tests.spark.generator import FakeBroker
 from tests.spark.test_export import assert_exact, visible
 
@@ -156,6 +157,24 @@ def test_processes_of_a_job_give_way_and_its_own_do_not():
     assert (int(told), os.nice(0)) == (min(before + 1, 19), before)
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self/autogroup").exists(), reason="sessions have no weight of their own here"
+)
+@pytest.mark.parametrize(("leads", "niceness"), [(True, "3"), (False, "0")])
+def test_only_a_session_of_its_own_gives_way(leads, niceness):
+    code = (
+        "from spark_sink.session import lower_own_session; lower_own_session(3);"
+        "print(open('/proc/self/autogroup').read().split()[-1])"
+    )
+    first = [sys.executable, "-c", code]
+    outer = [sys.executable, "-c", f"import subprocess; subprocess.run({first!r}, check=True)"]
+    done = subprocess.run(
+        first if leads else outer, env=environment(), start_new_session=True,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == niceness
+
+
 def test_niceness_that_is_none_is_one_sentence(broker, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LEVERET_SPARK_NICE", "very")
     assert run(ExportOptions(to=tmp_path / "out", data_dir=broker.data_dir)) == 1
@@ -172,6 +191,45 @@ def test_java_from_pip_starts_without_the_module_it_lacks(tmp_path):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert 'version "21' in done.stderr
+
+
+def test_workers_import_pyspark_from_where_it_is_installed(tmp_path):
+    """Not from the archive that Spark names first, whose modules nobody has compiled."""
+    package = Path(pyspark.__file__).parent
+    path = maybe_shim(tmp_path / "with space")
+    assert path is not None
+    asked = (
+        "import os, pyspark, sys; print(pyspark.__file__, sys.argv[1], os.environ['PYTHONPATH'])"
+    )
+    archives = package / "python" / "lib"
+    done = subprocess.run(
+        [path, "-c", asked, "a b"], capture_output=True, text=True, check=True,
+        env=environment(PYTHONPATH=f"{archives}/pyspark.zip:{archives}/py4j-src.zip:/kept:{ROOT}"),
+    )  # fmt: skip
+    assert done.stdout == f"{pyspark.__file__} a b /kept:{ROOT}\n"
+
+
+def test_workers_elsewhere_are_started_by_python_itself(monkeypatch):
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH"):
+        monkeypatch.setenv(name, "/old")
+    prepare_workers(local=False)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert os.environ["PYTHONPATH"] == f"{ROOT}:/old"
+
+
+def test_spark_that_does_not_start_is_one_sentence(broker, tmp_path):
+    """Java is there, but the programs that Spark's own scripts call are not."""
+    code = (
+        "import sys; from spark_sink.export import *;"
+        f"sys.exit(run(ExportOptions(to={str(tmp_path / 'out')!r},"
+        f" data_dir={str(broker.data_dir)!r}, tables=('queues',))))"
+    )
+    variables = environment(PATH=str(tmp_path), JAVA_HOME=str(ensure_java()))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "Spark did not start" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_without_any_java_there_is_a_sentence(tmp_path):

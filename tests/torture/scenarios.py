@@ -14,6 +14,7 @@ from tests.torture.crashes import kill_under_load
 from tests.torture.dead_letters import kill_among_the_dying
 from tests.torture.definitions import kill_while_defining
 from tests.torture.disk_full import fill_the_disk
+from tests.torture.exports import kill_exports
 from tests.torture.faults import inject_faults
 from tests.torture.groups import kill_members_and_broker
 from tests.torture.logs import cut_tails, flip_sealed
@@ -106,6 +107,7 @@ SCENARIOS = (
     Scenario("R-49", "a flood of names", 100_000, "queues, and as many bindings", flood_names),
     Scenario("R-21", "clock jumps", 200, "settings of the clock", set_the_clock),
     Scenario("C-delay", "kill -9 among delayed messages", 100, "kills", _delay),
+    Scenario("R-24", "exports killed and run again", 100, "exports", kill_exports),
     Scenario(
         "R-25", "consumer groups", 200, "kills of members and broker", kill_members_and_broker
     ),

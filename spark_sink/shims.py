@@ -1,0 +1,29 @@
+"""Small shell scripts that stand between Spark and a program it starts.
+
+They stand in the user's cache directory, one folder for each Python environment, are written whole
+or not at all, and can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+
+def cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "leveret" / f"python-{zlib.crc32(sys.prefix.encode()):08x}"
+
+
+def write_program(path: Path, script: str) -> None:
+    """Write an executable file; one that says the same already is left alone."""
+    if path.exists() and path.read_text() == script:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(script)
+    os.chmod(file.name, 0o755)  # noqa: S103 (a program)
+    os.replace(file.name, path)
