@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from urllib.parse import urlsplit
 
 import aio_pika
 import pytest
@@ -14,6 +15,8 @@ from leveret.model.clock import ManualClock
 from queues.log.batch import HEADER_SIZE
 from queues.log.mark import load_mark
 from tests.log.conftest import STREAM, declare, numbered, publish, wait_for
+from tests.support import wire
+from tests.support.rawclient import RawClient
 
 HOUR = 3600.0
 
@@ -32,7 +35,8 @@ async def running(tmp_path, clock):
 
 @pytest.fixture
 async def channel_of(running):
-    async with await aio_pika.connect(running.url) as connection:
+    # A clock that jumps would cut off whoever agreed on heartbeats.
+    async with await aio_pika.connect(f"{running.url}?heartbeat=0") as connection:
         yield await connection.channel()
 
 
@@ -47,7 +51,10 @@ async def declared(channel, name, **arguments):
 
 
 async def tidied(running):
-    await running.broker.log_keeper.tidy()
+    keeper = running.broker.log_keeper
+    await keeper.tidy()
+    if keeper._tidying is not None:  # the broker may have begun by itself: the clock has moved
+        await keeper._tidying
     await running.broker.logs.durable()
 
 
@@ -151,9 +158,16 @@ def test_many_records_share_a_commit(home, channel):
     """Publishing in bulk costs far fewer commits than records: what makes it fast."""
     declare(channel, "log")
     commits = home.hub.store.committed
-    fast = home.connect().channel()
-    for body in numbered(2_000):
-        fast.basic_publish("", "log", body)
+    address = urlsplit(home.url)
+    with RawClient(str(address.hostname), int(address.port or 0)) as fast:
+        fast.handshake().channel()
+        head = wire.publish(1, "", "log")
+        fast.send_bytes(
+            b"".join(
+                head + wire.content_header(1, len(body)) + wire.body(1, body)
+                for body in numbered(2_000)
+            )
+        )
     wait_for(lambda: home.hub.logs.describe("/", "log")["messages"] == 2_000)
     assert home.hub.store.committed - commits < 400
 
