@@ -130,7 +130,8 @@ def _refuse(session: Session, name: str, answer: Refused) -> None:
                 f"Login was refused using authentication mechanism {mechanism}. "
                 "For details see the broker logfile.",
                 ReplyCode.ACCESS_REFUSED,
-            )
+            ),
+            is_told=True,
         )
         return
     session.wire.state = ConnectionState.CLOSED

@@ -104,9 +104,9 @@ class Session:
         """Hand bytes to the wire; what it refused, after which there may be more to read."""
         try:
             self.wire.receive(data)
-        except BadProtocolHeader:
+        except BadProtocolHeader as error:
             self.line.write(PROTOCOL_HEADER)
-            self.line.end()
+            self._drop(str(error))
         except BrokerError as error:
             self.fail(error)
             return error
@@ -175,7 +175,7 @@ class Session:
         if self.wire.state is not ConnectionState.OPEN:
             closing = self.wire.state in (ConnectionState.CLOSING, ConnectionState.CLOSED)
             if not closing and now - self.connected > self.broker.settings.handshake_timeout:
-                self.line.end()
+                self._drop("has not logged in in time")
             return 0
         interval = self.heartbeat
         if not interval:
@@ -380,7 +380,14 @@ class Session:
         self.wire.state = ConnectionState.CLOSED
         self.line.end()
 
-    def fail(self, error: BrokerError) -> None:
+    def _drop(self, why: str) -> None:
+        """End it without a word about why: who has not logged in may not even speak AMQP."""
+        facts = {"event": "refused", "peer": self.line.peer[0], "why": why}
+        log.warning("%s: dropped: %s", self.name, why, extra={"facts": facts})
+        self.wire.state = ConnectionState.CLOSED
+        self.line.end()
+
+    def fail(self, error: BrokerError, is_told: bool = False) -> None:
         """Close the connection because of what the peer did (or because we must)."""
         if self.wire.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             return
@@ -390,7 +397,8 @@ class Session:
         class_id, method_id = (
             self.wire.last_method if not isinstance(error, ConnectionForced) else (0, 0)
         )
-        self._tell_of(logging.WARNING, ": closing", error)
+        if not is_told:
+            self._tell_of(logging.WARNING, ": closing", error)
         self.end()
         self.wire.state = ConnectionState.CLOSING
         self._say(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from http_admin.auth import current_user
+from http_admin.auth import LET_IN, current_user
 from http_admin.bodies import Bodies, announced, limit_for, read_body
 from http_admin.errors import ApiError, error_response
 from http_admin.paths import routed_path
@@ -43,6 +44,8 @@ _HEADERS = {
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = ("/api/login",)
 """Changes that nobody needs to be signed in for."""
+_REFUSED = (401, 403, 413, 429)
+_LINES_PER_SECOND = 10
 _LONGEST_ACTION = 500
 _TRAFFIC = re.compile(
     "/api/(?:login|logout|route/[^/]+|exchanges/[^/]+/[^/]+/publish|queues/[^/]+/[^/]+/get"
@@ -92,6 +95,36 @@ def host_of(header: str) -> str:
         return ""
 
 
+class _Refusals:
+    """A line in the log for each request that was refused; so many a second, the rest by number.
+
+    Wrong passwords are logged by whoever has checked them.
+    """
+
+    def __init__(self) -> None:
+        self._second = self._told = self._untold = 0
+
+    def tell(self, scope: Scope, status: int) -> None:
+        state = scope.get("state", {})
+        if state.get("is_told"):
+            return
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._told = second, 0
+        if self._told >= _LINES_PER_SECOND:
+            self._untold += 1
+            return
+        self._told += 1
+        user, peer = state.get("user"), (scope.get("client") or ("",))[0]
+        name = user.name if user is not None else ""
+        what = f"{scope['method']} {shown_path(_as_asked(scope))}"[:_LONGEST_ACTION]
+        facts = {"event": "refused", "peer": peer, "user": name, "code": status, "request": what}
+        more = f" ({self._untold} more were not told)" if self._untold else ""
+        self._untold = 0
+        said = (peer, what, name, status, more)
+        log.warning("HTTP from %s: %s of user %r refused: %d%s", *said, extra={"facts": facts})
+
+
 class Guard:
     def __init__(self, app: ASGIApp, broker: Broker) -> None:
         settings = broker.settings
@@ -99,6 +132,7 @@ class Guard:
         self._broker = broker
         self._audit = broker.access.audit
         self._hosts = Hosts.of(settings)
+        self._refusals = _Refusals()
         self._bodies = Bodies(max(settings.http_bodies_max, settings.http_max_import))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,6 +154,8 @@ class Guard:
             )
         if is_change(scope["method"], routed_path(scope)):
             self._note(scope, answer.status)
+        if answer.status in _REFUSED and LET_IN in scope:
+            self._refusals.tell(scope, answer.status)
 
     def _note(self, scope: Scope, status: int) -> None:
         user = scope.get("state", {}).get("user")

@@ -78,15 +78,17 @@ class PatientProtocol(HttpToolsProtocol):
         self._gathered += len(data)
         super().data_received(data)
         if self._gathered > LARGEST_HEAD and not self.transport.is_closing():
-            facts = {"event": "request refused", "peer": self._host, "why": "head too large"}
-            log.warning(
-                "HTTP from %s refused: a head of more than %d octets",
-                self._host,
-                LARGEST_HEAD,
-                extra={"facts": facts},
-            )
+            self._tell(f"a head of more than {LARGEST_HEAD} octets")
             self.transport.write(_TOO_LARGE)
             self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        self._tell("not a request")
+        super().send_400_response(msg)
+
+    def _tell(self, why: str) -> None:
+        facts = {"event": "refused", "peer": self._host, "why": why}
+        log.warning("HTTP from %s refused: %s", self._host, why, extra={"facts": facts})
 
     def on_message_begin(self) -> None:
         self._gathered = 0

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from http_admin.auth import (
     COOKIE,
     CurrentUser,
-    client_host,
+    checked,
     get_doorkeeper,
     require_management_tag,
 )
@@ -68,8 +68,7 @@ async def login(request: Request, response: Response) -> Row:
     """Start a session: the answer sets a cookie and carries the CSRF token."""
     given = _credentials(await request.body())
     doorkeeper = get_doorkeeper(request)
-    host = client_host(request)
-    user = await doorkeeper.check(given.username, given.password, host)
+    user = await checked(request, given.username, given.password)
     require_management_tag(user)
     doorkeeper.sign_out(request.cookies.get(COOKIE, ""))
     token, session = doorkeeper.sign_in(user)

@@ -1,0 +1,108 @@
+"""One line in the log for each thing that is refused: from where, who, why, and nothing secret."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pika
+import pytest
+
+import leveret
+from leveret.broker import Broker
+from leveret.broker.access.passwords import hash_password
+from leveret.model.store import PermissionDefinition
+from tests.http.conftest import Served, serve
+
+PATIENCE = 30.0
+SECRET = "hunter2-not-to-be-seen"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serve() as threaded:
+        served = Served(threaded)
+        served.on_loop(_make_user)
+        yield served
+
+
+def _make_user(hub: Broker) -> None:
+    hub.users.put_user("few", hash_password("few"), ("management",))
+    hub.users.put_user("plain", hash_password("plain"), ())
+    hub.users.set_permission(PermissionDefinition("few", "/", "^few", "", ""))
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
+    def find(*words: str, count: int = 1) -> list[str]:
+        """The lines with all these words, when there are so many."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            ours = [record for record in caplog.records if record.name.startswith("leveret")]
+            said = [record.getMessage() for record in ours]
+            found = [line for line in said if all(word in line for word in words)]
+            if len(found) >= count:
+                assert len(found) == count, found
+                assert not any(SECRET in line for line in said)
+                return found
+            assert time.monotonic() < deadline, said
+            time.sleep(0.01)
+
+    return find
+
+
+Lines = Callable[..., list[str]]
+
+
+def _say(address: tuple[str, int], said: bytes) -> None:
+    with socket.create_connection(address, PATIENCE) as raw:
+        raw.sendall(said)
+        while raw.recv(4096):
+            pass
+
+
+def test_strangers_that_say_nothing(lines: Lines) -> None:
+    settings = leveret.in_process_settings(handshake_timeout=0.2)
+    with leveret.ThreadedBroker(settings) as threaded:
+        _say(threaded.amqp_address, b"")
+        lines("127.0.0.1", "dropped: has not logged in in time")
+
+
+def test_strangers_that_say_nonsense(served: Served, lines: Lines) -> None:
+    _say(served.threaded.amqp_address, b"GET / HTTP/1.1\r\n\r\n")
+    lines("127.0.0.1", "dropped: peer does not speak AMQP 0-9-1")
+    url = httpx.URL(served.url)
+    _say((url.host, url.port or 0), b"\x16\x03\x01nonsense\r\n\r\n")
+    lines("HTTP from 127.0.0.1 refused: not a request")
+
+
+def test_wrong_password_over_amqp_is_one_line(served: Served, lines: Lines) -> None:
+    host, port = served.threaded.amqp_address
+    wrong = pika.PlainCredentials("guest", SECRET)
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        pika.BlockingConnection(
+            pika.ConnectionParameters(host, port, credentials=wrong, connection_attempts=1)
+        )
+    lines("login of 'guest' refused", "wrong user name or password")
+    lines("refused", count=1)
+
+
+def test_refused_requests(served: Served, lines: Lines) -> None:
+    with served.client(None) as nobody, served.client("few") as few:
+        assert nobody.get("/api/overview?password=" + SECRET).status_code == 401
+        lines("HTTP from 127.0.0.1", "GET /api/overview of user '' refused: 401")
+        assert few.put("/api/users/x", json={"password": SECRET, "tags": ""}).status_code == 403
+        lines("PUT /api/users/x of user 'few' refused: 403")
+        assert few.put("/api/queues/%2F/few", content=b" " * 1_100_000).status_code == 413
+        lines("PUT /api/queues/%2F/few of user 'few' refused: 413")
+
+
+def test_wrong_password_over_http_is_one_line(served: Served, lines: Lines) -> None:
+    with served.client("few", SECRET) as wrong, served.client("plain") as plain:
+        assert wrong.get("/api/whoami").status_code == 401
+        lines("login of 'few' refused: wrong user name or password")
+        lines("refused", count=1)
+        assert plain.get("/api/whoami").status_code == 401  # right, but without a tag
+        lines("GET /api/whoami of user '' refused: 401")
