@@ -69,7 +69,7 @@ def test_export_of_a_killed_brokers_history_is_exact(spark, tmp_path):
 
 @pytest.mark.torture
 @pytest.mark.timeout(0)
-@settings(PLAIN, max_examples=int(os.environ.get("LEVERET_EXAMPLES", "50")))
+@settings(PLAIN, max_examples=int(os.environ.get("LEVERET_TEST_EXAMPLES", "50")))
 @given(lives=LIVES)
 def test_export_of_any_traffic_is_exact(spark, tmp_path_factory, lives):
     assert_export_is_exact(spark, lives, tmp_path_factory.mktemp("lives"))
