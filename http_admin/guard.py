@@ -170,6 +170,8 @@ class Guard:
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
+        if len(headers.getlist("host")) > 1:
+            raise ApiError(400, "a request has one Host header")
         if not self._hosts.accept(headers.get("host")):
             raise ApiError(400, "this broker does not answer to that host name (see http_hosts)")
         if scope["method"] in _SAFE:
@@ -202,7 +204,10 @@ def _is_foreign(headers: Headers, hosts: Hosts) -> bool:
     origin, host = headers.get("origin"), headers.get("host")
     if origin is None:
         return False
-    where = urlsplit(origin).netloc
+    try:
+        where = urlsplit(origin).netloc
+    except ValueError:
+        return True
     return origin == "null" or (where != host and host_of(where) not in hosts.names)
 
 

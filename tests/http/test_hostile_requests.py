@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -231,3 +232,49 @@ def test_messages_of_one_answer_are_bounded_by_their_size(
     assert [one["message_count"] for one in got.json()] == [4, 3]
     left = api.get("/api/queues/v/large/browse", params={"offset": 1}).json()
     assert [one["position"] for one in left] == [2, 3]
+
+
+# Heads that two servers could read in two ways ---------------------------------------------------
+
+_HEAD = b"Host: localhost\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+_POST = b"POST /api/route/%2F HTTP/1.1\r\n" + _HEAD
+_GET = b"GET /api/whoami HTTP/1.1\r\n" + _HEAD
+_NO_BODY = b"Content-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (_POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + _GET, 400),
+        (_POST + b"Content-Length: 2\r\nContent-Length: 5\r\n\r\n{}" + _GET, 400),
+        (_POST + b"Content-Length: +2\r\n\r\n{}", 400),
+        (_POST + b"Transfer-Encoding: chunked, x\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n", 400),
+        (_GET + b"X : y\r\n\r\n", 400),
+        (_GET + b"X: a\r\n b\r\n\r\n", 400),
+        (_GET + b"X: a\x00b\r\n\r\n", 400),
+        (_GET.replace(b"\r\n", b"\n") + b"\n", 400),
+        (_GET + b"Host: evil.example\r\n\r\n", 400),
+        (_GET.replace(b"localhost", b"localhost@evil.example") + b"\r\n", 400),
+        (b"FOO /api/queues/%2F/x HTTP/1.1\r\n" + _HEAD + b"\r\n", 400),
+        (_POST.replace(b"route/%2F", b"queues/%2F/x") + b"X-HTTP-Method: PUT\r\n" + _NO_BODY, 405),
+        (_POST + b"Origin: http://[\r\n" + _NO_BODY, 403),
+        (_POST + b"Origin: http://localhost:1\r\n" + _NO_BODY, 403),
+        (b"GET /api/%71ueues HTTP/1.1\r\n" + _HEAD + b"\r\n", 404),
+        (b"GET /api/queues/../users HTTP/1.1\r\n" + _HEAD + b"\r\n", 404),
+        (_GET + b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n", 200),
+    ],
+)  # fmt: skip
+def test_heads_that_mean_two_things_are_refused(
+    broker: Served, request_: bytes, status: int
+) -> None:
+    """One answer, and the connection ends or waits: nothing behind it is taken for a request."""
+    address = httpx.URL(broker.url)
+    with socket.create_connection((address.host, address.port or 0), timeout=60) as connection:
+        connection.sendall(request_)
+        if status == 400:
+            connection.shutdown(socket.SHUT_WR)
+            heard = connection.makefile("rb").read()
+            assert heard.count(b"HTTP/1.1 ") == 1
+        else:
+            heard = connection.makefile("rb").readline()
+    assert heard.startswith(b"HTTP/1.1 %d " % status), heard
