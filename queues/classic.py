@@ -193,6 +193,11 @@ class ClassicQueue:
         self.ready.append(entry)
         self.ready_bytes += size
 
+    def _make_room(self) -> None:
+        """Consumers take what they can; what is too much then goes."""
+        if not self._rota or self._hand_out():
+            self._trim()
+
     def _trim(self) -> None:
         """Where too much is held, what came first goes first."""
         entries = surplus(self)
@@ -223,6 +228,12 @@ class ClassicQueue:
     def _tell_journal(self) -> None:
         if self.journal is not None:
             self.journal.counts_attempts = self.options.counts_returns
+
+    def asked_for(self) -> None:
+        """Somebody names this queue: what was published before must have had its effect."""
+        self.used()
+        if self.options.has_length_limit:
+            self._make_room()
 
     def used(self) -> None:
         """Somebody declared, polled or consumed: the queue's own expiry starts anew."""
@@ -257,8 +268,7 @@ class ClassicQueue:
                 self._trim()
                 self._read_ahead()
             return
-        if self._hand_out():
-            self._trim()
+        self._make_room()
         if self.ready and self.ready[0].expires_ms:
             self._expire()
         self._read_ahead()

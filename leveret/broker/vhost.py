@@ -140,8 +140,8 @@ class VirtualHost:
                 "declared on another connection or the exclusive property value does not match "
                 "that of the original declaration."
             )
-        if isinstance(found, ClassicQueue) and found.options.expires is not None:
-            found.used()
+        if isinstance(found, ClassicQueue):
+            found.asked_for()
         return found
 
     def bindings(self) -> Iterator[Binding]:

@@ -4,7 +4,7 @@ had come alone (C-137, C-138)."""
 from __future__ import annotations
 
 import pytest
-from pamqp.commands import Basic
+from pamqp.commands import Basic, Queue
 from pamqp.header import ContentHeader
 
 from tests.support import wire
@@ -52,6 +52,18 @@ def test_c137_only_what_no_consumer_can_take_makes_room(connect, channel, limite
     channel.wait_ready(queue, 10)
     channel.ack(0, multiple=True)
     assert [one.body for one in channel.deliveries(10)] == BODIES[-10:]
+
+
+@pytest.mark.parametrize("dies_on", [False, True])
+def test_c137_who_asks_behind_a_burst_sees_what_is_left_of_it(channel, names, limited, dies_on):
+    grave = names.queue()
+    channel.declare(grave)
+    target = {"dead_letter_exchange": "", "dead_letter_routing_key": grave} if dies_on else {}
+    queue = limited(10, **target)
+    channel.client.send_bytes(burst(queue) + wire.encode(1, Basic.Get(queue=queue, no_ack=True)))
+    assert channel.client.content(Basic.GetOk, 1).body == BODIES[-10]
+    assert channel.call(Queue.Purge(queue=queue)).message_count == 9
+    channel.wait_ready(grave, COUNT - 10 if dies_on else 0)
 
 
 def test_c137_a_circle_of_full_queues_ends(channel, names):
