@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from leveret.model.message import Address, Headers, Message
-from leveret.model.properties import append_fields, edit_headers, replace
+from leveret.model.properties import append_fields, change_headers
 from leveret.model.tables import encode_table
 from queues import ClassicQueue
 from queues.port import DeathReason
@@ -95,14 +95,12 @@ def dead_message(
     removed = {"CC", "BCC"} if own_key is not None else {"BCC"}
     if queue.options.counts_returns:
         removed.add("x-delivery-count")  # how often it came back to a queue that it has left
-    properties = message.properties
-    if message.scan.expiration is not None:
-        properties = replace(properties, "expiration", None)
-    headers.properties = properties = edit_headers(properties, frozenset(removed), added)
+    properties, known = change_headers(message.properties, message.scan, frozenset(removed), added)
+    headers.properties = properties
     for name in removed:
         headers.pop(name, None)
     headers.update(added)
-    return Message.build(_target(queue, message), properties, message.body)
+    return Message.of_parts(_target(queue, message), properties, message.body, known)
 
 
 def _target(queue: ClassicQueue, message: Message) -> Address:

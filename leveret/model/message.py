@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from leveret.model.history import Keep
-from leveret.model.properties import Scan, headers_of, scan, scan_own
-from leveret.model.tables import Table
+from leveret.model.properties import Scan, scan, scan_own
+from leveret.model.tables import Table, decode_checked
 
 if TYPE_CHECKING:
     from leveret.model.store import StoredMessage
@@ -131,8 +131,8 @@ class Message:
         return b"".join(parts)
 
     def headers(self) -> Headers:
-        properties = self.properties
-        found = Headers(headers_of(properties) if self.scan.has_headers else ())
+        properties, span = self.properties, self.scan.spans.get("headers")
+        found = Headers(decode_checked(properties[span[0] : span[1]]) if span else ())
         found.properties = properties
         return found
 

@@ -187,13 +187,30 @@ def append_fields(properties: bytes, known: Scan, fields: bytes) -> tuple[bytes,
     The caller vouches for the fields: well-formed, new, and none that has a say in routing. So the
     scan of the result follows from the one there is.
     """
+    span = known.spans.get("headers")
+    there = properties[span[0] + 4 : span[1]] if span else b""
+    return _with_table(
+        properties, known, _U32.pack(len(there) + len(fields)) + there + fields, False
+    )
+
+
+def change_headers(
+    properties: bytes, known: Scan, remove: frozenset[str], add: dict[str, Any]
+) -> tuple[bytes, Scan]:
+    """Header fields removed and added, and the expiration taken out; a scan as above."""
+    span = known.spans.get("headers")
+    there = properties[span[0] : span[1]] if span else _U32.pack(0)
+    return _with_table(properties, known, edit_table(there, remove, add), True)
+
+
+def _with_table(properties: bytes, known: Scan, table: bytes, is_open: bool) -> tuple[bytes, Scan]:
+    """`is_open`: whether the table may say something else about routing than the one there is."""
     flags = (_U16.unpack_from(properties)[0] | _FLAG["headers"]) & ~_FLAG["expiration"]
     pieces, spans, position = [_U16.pack(flags)], {}, 2
     for name in NAMES:
         span = known.spans.get(name)
         if name == "headers":
-            table = properties[span[0] + 4 : span[1]] + fields if span else fields
-            piece = _U32.pack(len(table)) + table
+            piece = table
         elif span is None or name == "expiration":
             continue
         else:
@@ -203,7 +220,7 @@ def append_fields(properties: bytes, known: Scan, fields: bytes) -> tuple[bytes,
         position += len(piece)
     edited = b"".join(pieces)
     needs_care = known.needs_care
-    if known.expiration is not None:
+    if known.expiration is not None or is_open:
         needs_care = (
             known.user_id is not None
             or known.reply_to == DIRECT_REPLY_TO

@@ -106,6 +106,11 @@ def _skip_value(data: bytes, position: int, stop: int) -> tuple[int, tuple[int, 
 def decode_table(data: bytes, own: bool = False) -> Table:
     """Decode a table that stands alone in `data`."""
     check_table(data, 0, len(data), own)
+    return decode_checked(data)
+
+
+def decode_checked(data: bytes) -> Table:
+    """The same where the table has been checked before."""
     try:
         return decode.field_table(data)[1]
     except (ValueError, OverflowError, OSError) as error:

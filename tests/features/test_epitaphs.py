@@ -56,6 +56,12 @@ def test_both_ways_make_the_same_message(
     careful = dead_message(queue, message, reason, [], message.headers(), NOW_MS)
     assert decode_properties(quick.properties) == decode_properties(careful.properties)
     assert quick.scan == scan(quick.properties)
+    assert careful.scan == scan(careful.properties)
+    again = dead_message(
+        queue, careful, reason, careful.headers()["x-death"], careful.headers(), NOW_MS
+    )
+    assert again.scan == scan(again.properties)
+    assert again.headers()["x-death"][0]["count"] == 2
     assert (quick.address, quick.body) == (careful.address, careful.body)
     assert quick.content(1, 4096) == Message.build(
         quick.address, quick.properties, b"body"
