@@ -27,7 +27,6 @@ PUBLISHERS = 4
 BODY = 16 * 1024
 MODES = ("disk", "memory")
 WINDOW = 200
-INTERVALS = 3
 PATIENCE = 300.0
 BLOCK_LIMIT, UNBLOCK_LIMIT = 1.0, 2.0
 PEAK_SHARE = 1.25
@@ -56,6 +55,7 @@ async def flood_memory(
     watermark: int = 256 * MIB,
     heartbeat: int = 2,
     modes: tuple[str, ...] = MODES,
+    intervals: int = 3,
 ) -> Outcome:
     """In each mode as many rounds as fit into its share of the time; one at least."""
     seen, peaks, began = Seen(), {}, time.monotonic()
@@ -69,7 +69,7 @@ async def flood_memory(
         await broker.start()
         rounds, share = seen.rounds, (number + 1) / len(modes)
         while seen.rounds == rounds or time.monotonic() - began < seconds * share:
-            await _round(broker, seen, heartbeat)
+            await _round(broker, seen, heartbeat, intervals)
             progress(min(int(time.monotonic() - began), int(seconds)), int(seconds))
         peaks[mode] = broker.memory()
         await broker.stop()
@@ -120,7 +120,7 @@ class _Flooder(Publisher):
         await self.client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
 
 
-async def _round(broker: BrokerProcess, seen: Seen, heartbeat: int) -> None:
+async def _round(broker: BrokerProcess, seen: Seen, heartbeat: int, intervals: int) -> None:
     ledger = Ledger()
     flooders = [_Flooder(ledger, number) for number in range(PUBLISHERS)]
     for flooder in flooders:
@@ -135,7 +135,7 @@ async def _round(broker: BrokerProcess, seen: Seen, heartbeat: int) -> None:
     await _wait_blocked(flooders, seen)
     full.set()
     await asyncio.gather(*floods)
-    await _watch_blocked(flooders, idle, seen)
+    await _watch_blocked(flooders, idle, seen, 2 * intervals)
     await _drain(broker, flooders, ledger, seen)
     if idle.blocked.is_set() or _ended(idle):
         seen.problems.append("a connection that only consumes was blocked or closed")
@@ -166,11 +166,11 @@ async def _wait_blocked(flooders: list[_Flooder], seen: Seen) -> None:
     seen.blocking.append(max(told) - min(told))
 
 
-async def _watch_blocked(flooders: list[_Flooder], idle: _Beating, seen: Seen) -> None:
-    """For three intervals, which would end a connection that is not heard and not blocked."""
+async def _watch_blocked(flooders: list[_Flooder], idle: _Beating, seen: Seen, beats: int) -> None:
+    """Until so many have come on each; three intervals would end one that is not heard, unless it
+    is blocked."""
     clients = [idle, *(flooder.client for flooder in flooders)]
     before = [client.beats for client in clients]
-    beats = 2 * INTERVALS  # the broker sends one every half interval
 
     def enough() -> bool:
         pairs = zip(clients, before, strict=True)

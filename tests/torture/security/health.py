@@ -134,7 +134,7 @@ async def _blocking_calls(directory: Path, seconds: float) -> list[str]:
 async def _flood(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> None:
     client = await Client.connect(broker.address)
     await client.declare("flood", arguments=_LIMIT)
-    while time.monotonic() < stop:
+    while not counted["published"] or time.monotonic() < stop:
         for _ in range(20):
             client.publish("", "flood", b"x" * 1024, PROPERTIES["persistent"])
         counted["published"] += 20
@@ -144,12 +144,13 @@ async def _flood(broker: BrokerProcess, stop: float, counted: dict[str, int]) ->
 
 
 async def _come_and_go(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> None:
-    while time.monotonic() < stop:
+    going = True
+    while going:
         one = await Raw.connect(broker.address)
-        if await one.log_in():
-            counted["connections"] += 1
+        counted["connections"] += await one.log_in()
         one.drop()
         await asyncio.sleep(0.02)
+        going = time.monotonic() < stop
 
 
 async def _ask(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> None:
@@ -157,11 +158,13 @@ async def _ask(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> N
     async with httpx.AsyncClient(
         base_url=f"http://{broker.http}", auth=("guest", "guest"), timeout=600, verify=False
     ) as api:
-        while time.monotonic() < stop:
+        going = True
+        while going:
             began = time.monotonic()
             answers = await asyncio.gather(*(api.get(path) for path in paths))
             counted["requests"] += sum(answer.status_code == 200 for answer in answers)
             await asyncio.sleep(max(0.0, 0.04 - (time.monotonic() - began)))
+            going = time.monotonic() < stop
 
 
 async def stop_and_go_on(

@@ -73,7 +73,8 @@ async def keep_queues(
     each = (after.memory - before.memory) * 1024 / (queues - 5)
     if each > KIB_EACH and measured:
         problems.append(f"{each:.1f} KiB for each queue")
-    if after.files > before.files + SLACK or after.threads > before.threads + SLACK:
+    most = SLACK + queues // 20
+    if after.files > before.files + most or after.threads > before.threads + most:
         problems.append(f"descriptors or threads for queues: {before} became {after}")
     late = [
         f"{what}: {value:.2f}, at most {limit:.2f}"
