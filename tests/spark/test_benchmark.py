@@ -27,7 +27,7 @@ def broker(tmp_path_factory):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_all_ways_write_the_same_rows(spark, broker, tmp_path):
     spark.dataSource.register(TupleSource)
     written = {}

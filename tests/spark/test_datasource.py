@@ -15,7 +15,7 @@ from spark_sink.schemas import TABLES, spark_ddl
 from tests.spark.generator import START_MS, FakeBroker
 from tests.spark.http_source import serve
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

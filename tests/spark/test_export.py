@@ -26,7 +26,7 @@ from spark_sink.target import TableTarget, Target, locked
 from tests.spark.generator import FakeBroker
 from tests.spark.http_source import serve
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 PARTITIONS = ds.partitioning(
     pa.schema([("batch", pa.int64()), ("date", pa.string()), ("queue", pa.string())]),
     flavor="hive",

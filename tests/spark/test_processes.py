@@ -24,7 +24,7 @@ from spark_sink.workers import maybe_shim, prepare_workers
 from tests.spark.generator import FakeBroker
 from tests.spark.test_export import assert_exact, visible
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 
 
@@ -58,7 +58,7 @@ def test_export_that_was_killed_has_each_row_once(spark, broker, tmp_path, point
     done = subprocess.run(
         [sys.executable, script, point, broker.data_dir, tmp_path / "out"],
         env=environment(JAVA_HOME=str(shim)) if shim else environment(),
-        start_new_session=True, capture_output=True, text=True, timeout=200, check=False,
+        start_new_session=True, capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
     rows = visible(options).to_pylist()

@@ -15,7 +15,7 @@ from spark_sink.report import PAGE, run, write_report
 from spark_sink.svg import Series, bar_plot, line_plot, nice_top
 from tests.spark.generator import START_MS, FakeBroker
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 HOUR = 3_600_000
 
 

@@ -33,7 +33,7 @@ def test_every_event_option_format_and_report_table_is_named():
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_windowed_count_example_runs(spark, tmp_path):
     from pyspark.sql.functions import window
 
