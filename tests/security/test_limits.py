@@ -212,12 +212,19 @@ async def _send_without_end(address: tuple[str, int], start: bytes) -> None:
         await writer.wait_closed()
 
 
-async def test_who_does_not_read_the_answer_is_cut_off() -> None:
-    """Whether it fills the buffer, or fits into it and waits to be closed."""
+async def test_who_does_not_read_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async with _running(http_enabled=True, http_timeout=0.3) as running:
         await running.http_ready()
         assert running.http_address is not None and running._http_start is not None
         strangers = running._http_start.result().strangers
+        admitted: list[str] = []
+        admit = strangers.admit
+
+        def noted(host: str, why: str | None = None) -> bool:
+            admitted.append(host)
+            return admit(host, why)
+
+        monkeypatch.setattr(strangers, "admit", noted)
         loop = asyncio.get_running_loop()
         deaf = socket.socket()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -226,7 +233,7 @@ async def test_who_does_not_read_the_answer_is_cut_off() -> None:
         ask = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"
         with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(loop.sock_sendall(deaf, ask * 500), PATIENCE)
-        await _until(lambda: len(strangers) == 0)
+        await _until(lambda: len(admitted) == 1 and len(strangers) == 0)
         deaf.close()
 
 
