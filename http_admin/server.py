@@ -20,6 +20,9 @@ from leveret.broker.access.handshakes import Context, Handshakes
 from leveret.broker.access.strangers import Strangers
 
 log = logging.getLogger("leveret.http")
+# Longer than clients keep an idle connection (httpx: 5 s), so that they are the ones to close it:
+# else a request may meet a connection that is just being closed.
+KEEP_ALIVE_SECONDS = 10
 
 
 class _Quiet(uvicorn.Server):
@@ -87,6 +90,7 @@ class HttpServer:
             server_header=False,
             date_header=True,
             timeout_graceful_shutdown=1,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             loop="none",
             ws="none",  # a connection that changes its protocol would leave its limits behind
             http=patient(broker.settings, self.strangers),

@@ -45,7 +45,7 @@ class Served:
         return httpx.Client(
             base_url=self.url,
             auth=auth,
-            timeout=30,
+            timeout=120,
             verify=False,
             event_hooks={"response": [self.check]},
         )

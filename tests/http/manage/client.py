@@ -13,7 +13,7 @@ class Api:
 
     def __init__(self, url: str, user: str = "guest", password: str = "guest") -> None:
         self.url = url
-        self.http = httpx.Client(base_url=url, auth=(user, password), timeout=30)
+        self.http = httpx.Client(base_url=url, auth=(user, password), timeout=120)
 
     def call(self, method: str, *parts: str, body: Any = None, **query: Any) -> httpx.Response:
         path = "/api/" + "/".join(quote(part, safe="") for part in parts)
