@@ -43,7 +43,7 @@ class Managed:
         target = self.target
         login = b64encode(f"{target.user}:{target.password}".encode()).decode()
         headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
-        api = http.client.HTTPConnection(target.host, target.http_port, timeout=30)
+        api = http.client.HTTPConnection(target.host, target.http_port, timeout=120)
         try:
             api.request(method, path, json.dumps(body), headers)
             assert api.getresponse().status in (201, 204), (method, path)
