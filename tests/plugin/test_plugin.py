@@ -27,6 +27,7 @@ def test_asking_loads_it(leveret_url):
 
 
 def run(folder, *options):
+    (folder / "pytest.ini").write_text("[pytest]\n")  # or settings further up would count
     own = ["-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error", "--strict-markers"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *own, *options],
