@@ -93,11 +93,11 @@ class BrokerProcess:
         self.start_seconds = time.monotonic() - began
         self.start_processor_seconds = self.processor_seconds()
 
-    def said(self) -> str:
-        """Its log so far."""
+    def said(self, octets: int = 100_000) -> str:
+        """The end of its log so far."""
         if self._log is not None:
             size = self._log.seek(0, os.SEEK_END)
-            self._log.seek(max(0, size - 100_000))
+            self._log.seek(max(0, size - octets))
             self._last_words = self._log.read().decode(errors="replace")
         return self._last_words
 
