@@ -32,7 +32,7 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\d+,\s*\d+,\s*\d+\]")
 _STANDALONE = re.compile(r"spark://[^/]+:\d+")
 _OTHER = re.compile(r"(yarn|k8s://.+)")
 _ANSWER_SECONDS = 5.0
-NICENESS = 10
+NICENESS = 19
 _MOST_NICE = 19
 _NO_START = "Spark did not start ({}): see what it says with LEVERET_SPARK_LOG=warn."
 _SHIPPED = ("spark_sink", "leveret/model", "queues/log", "queues/storage")
