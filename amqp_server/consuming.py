@@ -17,6 +17,7 @@ from leveret.broker import Action
 from leveret.model.errors import AccessRefused, NotAllowed, NotImplementedHere, PreconditionFailed
 from leveret.model.history import OriginKind
 from leveret.model.properties import DIRECT_REPLY_TO
+from leveret.model.store import StoreState
 from queues import ClassicQueue, HeldQueue
 
 if TYPE_CHECKING:
@@ -110,7 +111,9 @@ def _answer_get(channel: Channel, queue: HeldQueue, no_ack: bool) -> None:
         channel.session.send(head + content)
         channel.broker.turn.schedule()
     elif queue.ready_count and not (isinstance(queue, ClassicQueue) and queue.is_held_back):
-        # There is something, but it has to come from disk first.
+        # There is something, but the disk has to bring it, or to say that it may be handed out.
+        if channel.broker.store.state is StoreState.FAILED:
+            channel.give_up()
         channel.inbox = deque() if channel.inbox is None else channel.inbox
         queue.when_head(lambda: channel.go_on(lambda: _answer_get(channel, queue, no_ack)))
         channel.broker.turn.schedule()

@@ -175,8 +175,11 @@ class Journal:
             granted()
 
         def ask_again() -> None:
-            # After a full disk the request is part of the next batch; a failed store has none.
-            if self._store.state is not StoreState.FAILED:
+            # After a full disk the request is part of the next batch; a failed store has none,
+            # and who waits has to look again.
+            if self._store.state is StoreState.FAILED:
+                granted()
+            else:
                 self._after_commit(self._store.mark, grant, ask_again)
 
         self._after_commit(self._store.mark, grant, ask_again)

@@ -1,7 +1,8 @@
 """Delayed messages: each waits at its exchange until it is due, then goes on as if published then.
 
 Per exchange with delayed messages there is a hidden queue in the store. Its ENQUEUED events carry
-the due time as `detail`, so the schedule survives a crash, and the event that releases a message is
+the due time as `detail`, and behind it the keys of blind copies, which the stored message does not
+show; so the schedule survives a crash, and the event that releases a message is
 in the same batch as the message that goes on. In memory a scheduled message is one number; content
 is read when it is due. Due times are rounded up to 10 ms, so that messages of one moment share a
 row. Event-loop thread only.
@@ -89,6 +90,7 @@ class DelayQueue:
         self._definition = definition
         self._heap: list[int] = []
         self._releasing: list[int] = []
+        self._blind: dict[int, str] = {}  # keys of blind copies, JSON, of the few that have any
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -104,13 +106,22 @@ class DelayQueue:
     # In ----------------------------------------------------------------------------------------
 
     def enqueue(self, message: Message) -> Enqueued:
-        due = message.time_ms + delay_of(message.headers())
+        return self.schedule(message, ())
+
+    def schedule(self, message: Message, keys: Sequence[str]) -> Enqueued:
+        """Keep it until it is due; `keys` are all it was routed by, blind copies among them."""
+        headers = message.headers()
+        due = message.time_ms + delay_of(headers)
         due += -due % TICK_MS
+        shown = (message.routing_key, *open_copies(headers))
+        blind = [key for key in keys if key not in shown]
+        if blind:
+            self._blind[message.id] = json.dumps(blind)
         store = self._broker.store
         if not message.stored:
             write_content(store, message)
-        size = message.body_size
-        store.record(EventKind.ENQUEUED, self.id, message.id, message.origin, str(due), size)
+        size, detail = message.body_size, self._detail(due, message.id)
+        store.record(EventKind.ENQUEUED, self.id, message.id, message.origin, detail, size)
         self.counters.published += 1
         heapq.heappush(self._heap, _pack(due, message.id, size))
         self._broker.deadlines.look_at(due, self)
@@ -118,9 +129,12 @@ class DelayQueue:
 
     def recover(self, parts: Iterable[Live]) -> None:
         for part in parts:
-            due, moved = int(part.detail or 0), self._broker.clock_moves.of
+            due_text, _, blind = (part.detail or "0").partition(" ")
+            due, moved = int(due_text), self._broker.clock_moves.of
             for message_id, size in zip(part.ids, part.sizes, strict=True):
                 self._heap.append(_pack(due + moved(message_id), message_id, size))
+            if blind:
+                self._blind.update(dict.fromkeys(part.ids, blind))
         heapq.heapify(self._heap)
         if self._heap:
             self._broker.deadlines.look_at(_due(self._heap[0]), self)
@@ -191,7 +205,7 @@ class DelayQueue:
         message.id, message.origin = next(broker.store.ids), stored.origin
         message.time_ms = broker.clock.wall_ms()
         headers = message.headers()
-        keys = [stored.routing_key, *open_copies(headers)]
+        keys = [stored.routing_key, *open_copies(headers), *self._blind_keys(stored.id)]
         queues = self._vhost.beyond(keys, headers, (exchange,))
         message.keep = max((queue.keep for queue in queues), default=Keep.NOTHING)
         exchange.published_out += len(queues) - 1
@@ -202,7 +216,18 @@ class DelayQueue:
             broker.turn.touch(queue)
         return message.id
 
+    def _detail(self, due: int, message_id: int) -> str:
+        blind = self._blind.get(message_id)
+        return str(due) if blind is None else f"{due} {blind}"
+
+    def _blind_keys(self, message_id: int) -> list[str]:
+        keys: list[str] = json.loads(self._blind.get(message_id, "[]"))
+        return keys
+
     def _record(self, kind: EventKind, ids: Sequence[int], detail: str) -> None:
+        """What happened to messages that wait here no longer."""
+        for message_id in ids if self._blind else ():
+            self._blind.pop(message_id, None)
         self._broker.store.record_many(kind, self.id, ids, 0, detail)
         self._broker.turn.schedule()
 
@@ -230,14 +255,15 @@ class DelayQueue:
 
     def live(self) -> list[Live]:
         """All that waits, one part per due time."""
-        parts: dict[int, tuple[array[int], array[int]]] = {}
+        parts: dict[str, tuple[array[int], array[int]]] = {}
         moved = self._broker.clock_moves.of  # as it was written down at first
         for packed in sorted([*self._releasing, *self._heap]):
             due = _due(packed) - moved(_id(packed))
-            ids, sizes = parts.setdefault(due, (array("Q"), array("I")))
+            detail = self._detail(due, _id(packed))
+            ids, sizes = parts.setdefault(detail, (array("Q"), array("I")))
             ids.append(_id(packed))
             sizes.append(packed & _SIZE_MASK)
-        return [Live(ids, sizes, str(due)) for due, (ids, sizes) in parts.items()]
+        return [Live(ids, sizes, detail) for detail, (ids, sizes) in parts.items()]
 
     def snapshot(self) -> None:
         trim = self.keep is Keep.NOTHING

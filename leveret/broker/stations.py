@@ -52,11 +52,17 @@ class Stations:
         """Stands in a plan for what lies behind the last of these."""
         exchange = passed[-1]
         if exchange.spec.kind == DELAYED:
-            return self.delays.of(vhost, exchange)
+            return self._schedule(vhost, exchange, keys)
         behind = vhost.beyond(keys, headers, passed)
         take = self._taker(vhost, exchange)
         doorway = Doorway(exchange, behind, lambda message: take(doorway, message))
         return doorway
+
+    def _schedule(self, vhost: VirtualHost, exchange: Exchange, keys: list[str]) -> Target:
+        queue = self.delays.of(vhost, exchange)
+        if len(keys) == 1:
+            return queue
+        return Doorway(exchange, [queue], lambda message: queue.schedule(message, keys))
 
     def _taker(
         self, vhost: VirtualHost, exchange: Exchange

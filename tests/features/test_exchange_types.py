@@ -165,6 +165,21 @@ class TestDelayed:
         await hub.until(lambda: hub.vhost.queues["q"].ready_count == 2)
         assert await hub.bodies("q") == [b"odd", b"usual"]
 
+    async def test_blind_copies_go_on_too_and_nobody_sees_them(self, hub):
+        self.make(hub)
+        for name in ("seen", "blind"):
+            hub.queue(name)
+            hub.bind("d", name, name)
+        headers = {"x-delay": 10, "CC": ["seen"], "BCC": ["blind", "k"]}
+        hub.publish("d", "k", b"copied", headers=headers)
+        hub.publish("d", "k", b"alone", headers={"x-delay": 10})
+        await hub.advance(1)
+        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 2)
+        assert await hub.bodies("q") == [b"copied", b"alone"]
+        for name in ("seen", "blind"):
+            (message,) = await hub.take(name)
+            assert message.headers() == {"x-delay": -10, "CC": ["seen"]}
+
     async def test_one_that_cannot_go_on_comes_later(self, hub, monkeypatch):
         self.make(hub)
         delays = hub.broker.stations.delays.of(hub.vhost, hub.vhost.exchanges["d"])
@@ -242,6 +257,23 @@ class TestDelayed:
             await hub.advance(5)
             await hub.until(lambda: hub.vhost.queues["q"].ready_count == 1)
             assert await hub.bodies("q") == [b"5000"]
+
+    @pytest.mark.parametrize("snapshot", [False, True])
+    async def test_blind_copies_survive_a_restart(self, tmp_path, snapshot):
+        hub = await Hub.start(tmp_path)
+        self.make(hub)
+        hub.queue("blind")
+        hub.bind("d", "blind", "b c")
+        hub.publish("d", "k", b"x", headers={"x-delay": 1_000, "BCC": ["b c"]})
+        hub.publish("d", "k", b"y", headers={"x-delay": 1_000})
+        await hub.settle()
+        if snapshot:
+            hub.broker.stations.delays.of(hub.vhost, hub.vhost.exchanges["d"]).snapshot()
+        async with running(await hub.restart()) as hub:
+            await hub.advance(2)
+            await hub.until(lambda: hub.vhost.queues["q"].ready_count == 2)
+            assert await hub.bodies("q") == [b"x", b"y"]
+            assert await hub.bodies("blind") == [b"x"]
 
     async def test_listed_and_cancelled(self, hub):
         self.make(hub)

@@ -219,6 +219,22 @@ def test_a_transaction_that_meets_a_failed_disk_leaves_nothing(home):
     assert home.after_a_crash() == {"work": 3, "out": 0}
 
 
+@pytest.mark.parametrize("failed", ["before", "meanwhile"])
+def test_a_get_from_a_failed_disk_is_told_so(home, failed):
+    """A first delivery waits for its lease, which a failed disk never grants."""
+    declare(home, "work")
+    fill(home, "work", 3)
+    channel = home.channel()
+    with home.refusing(errno.EIO):
+        if failed == "before":
+            with pytest.raises(pika.exceptions.NackError):
+                fill(home, "work", 1)
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+            channel.basic_get("work")
+    assert closed.value.reply_code == 541
+    assert home.after_a_crash() == {"work": 3}
+
+
 def test_a_stop_while_a_transaction_waits_answers_with_an_error_and_leaves_nothing(tmp_path):
     home = Home(tmp_path / "data")
     declare(home, "work", "out")
