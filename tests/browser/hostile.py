@@ -74,8 +74,7 @@ def build(world: World) -> list[pika.BlockingConnection]:
 def remove(world: World) -> None:
     for payload in PAYLOADS:
         world.api.delete("vhosts", payload)
-        if world.api.has("users", payload):
-            world.api.delete("users", payload)
+        world.api.delete("users", payload)
 
 
 def _use(world: World, payload: str) -> pika.BlockingConnection:
