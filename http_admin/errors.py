@@ -31,6 +31,7 @@ _NAMES = {
 
 
 _PAGING = (("query", "page"), ("query", "page_size"))
+_NO_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")
 _OFF_LIMITS = ("greater_than_equal", "less_than_equal")
 
 
@@ -87,5 +88,9 @@ def install(app: FastAPI) -> None:
 
 
 def _sentence(error: dict[str, Any]) -> str:
+    if error["type"] == "json_invalid":
+        return f"the body is not valid JSON: {error['ctx']['error']} (at {error['loc'][-1]})"
+    if error["loc"] == ("body",) and error["type"] in _NO_OBJECT:
+        return "the body must be a JSON object"
     place = ".".join(str(part) for part in error["loc"] if part != "body")
     return f"{place or 'body'}: {error['msg']}"

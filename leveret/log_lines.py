@@ -50,3 +50,5 @@ def configure(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextLines())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+    # Its starts, stops and refused requests have lines of ours.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

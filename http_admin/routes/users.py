@@ -61,6 +61,20 @@ def _user(hub: Broker, name: str) -> User:
     return found
 
 
+def _can_administer(user: User) -> bool:
+    return "administrator" in user.tags and bool(user.password_hash)
+
+
+def _require_another_administrator(hub: Broker, losing: set[str]) -> None:
+    """Nobody could undo it: the command line, too, comes through here."""
+    left = [one for one in hub.users.by_name.values() if _can_administer(one)]
+    if left and all(one.name in losing for one in left):
+        raise bad_request(
+            f"no administrator with a password would be left without {left[0].name!r}:"
+            " make another one first"
+        )
+
+
 @router.get("/users", response_model=listing(UserRow))
 def list_users(hub: Hub, ask: List) -> Any:
     """Every user."""
@@ -77,6 +91,7 @@ def users_without_permissions(hub: Hub) -> list[Row]:
 @router.post("/users/bulk-delete", status_code=204)
 async def delete_users(hub: Hub, body: UserNames) -> None:
     """Delete several users; unknown names are passed over."""
+    _require_another_administrator(hub, set(body.users))
     for name in body.users:
         if name in hub.users.by_name:
             hub.delete_user(name)
@@ -93,15 +108,19 @@ def get_user(name: str, hub: Hub) -> Row:
 async def put_user(name: str, hub: Hub, response: Response, body: UserBody) -> None:
     """Make or change a user: tags, and a password or its hash.
 
-    Without either the user is kept without a password: nobody can log in with it.
+    Without either the user is kept without a password: nobody can log in with it. The last
+    administrator keeps tag and password: nobody could give them back.
     """
     if body.tags is None:
         raise bad_request("tags_not_present")
     if not name or len(name.encode()) > LONGEST_NAME:
         raise bad_request(f"a user's name has 1 to {LONGEST_NAME} octets")
     hashed, hashing = await _credentials(hub, body)
+    tags = checked_tags(body.tags)
+    if "administrator" not in tags or not hashed:
+        _require_another_administrator(hub, {name})
     existed = name in hub.users.by_name
-    hub.users.put_user(name, hashed, checked_tags(body.tags), hashing)
+    hub.users.put_user(name, hashed, tags, hashing)
     await until_durable(hub)
     response.status_code = 204 if existed else 201
 
@@ -128,8 +147,9 @@ async def _credentials(hub: Broker, body: UserBody) -> tuple[str, str]:
 
 @router.delete("/users/{name:seg}", status_code=204)
 async def delete_user(name: str, hub: Hub) -> None:
-    """Delete a user; their connections are closed."""
+    """Delete a user; their connections are closed. The last administrator stays."""
     _user(hub, name)
+    _require_another_administrator(hub, {name})
     hub.delete_user(name)
     await until_durable(hub)
 

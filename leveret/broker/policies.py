@@ -55,11 +55,18 @@ class Policy:
         known = OPERATOR_KEYS if self.operator else POLICY_KEYS.keys()
         for key, value in self.definition.items():
             if key not in known:
-                what = "operator policy" if self.operator else "policy"
-                raise PreconditionFailed(f"'{key}' is not a recognised {what} setting")
+                raise PreconditionFailed(self._unknown(key, known))
             wanted, accepts = POLICY_KEYS[key]
             if not accepts(value):
                 raise PreconditionFailed(f"policy setting '{key}' must be {wanted}, not {value!r}")
+
+    def _unknown(self, key: str, known: Iterable[str]) -> str:
+        import difflib  # for a mistake alone
+
+        what = "operator policy" if self.operator else "policy"
+        nearest = difflib.get_close_matches(key, known, n=1)
+        hint = f"; did you mean '{nearest[0]}'?" if nearest else ""
+        return f"'{key}' is not a recognised {what} setting{hint}"
 
     def governs(self, name: str, kind: str) -> bool:
         return kind in APPLY_TO[self.apply_to] and pattern(self.pattern).search(name) is not None

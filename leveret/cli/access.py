@@ -21,6 +21,8 @@ from leveret.cli.session import Session, client_command
 commands = typer.Typer()
 command = client_command(commands, panel="Users, vhosts and permissions")
 
+KNOWN_TAGS = ("administrator", "monitoring", "policymaker", "management")
+
 Username = Annotated[str, typer.Argument(help="Name of the user.")]
 NewPassword = Annotated[
     str | None,
@@ -136,6 +138,10 @@ def set_user_tags(
     body |= {key: user[key] for key in ("password_hash", "hashing_algorithm") if key in user}
     session.api.put(path("users", username), body)
     session.out.remark(f"Tags of user '{username}' set to [{', '.join(tags or [])}].")
+    for tag in tags or ():
+        if tag not in KNOWN_TAGS:
+            known = ", ".join(KNOWN_TAGS)
+            session.out.remark(f"The tag '{tag}' gives no rights; those that do are {known}.")
 
 
 @command
@@ -238,7 +244,7 @@ def list_vhost_limits(session: Session) -> None:
 @command
 def set_vhost_limits(session: Session, definition: Limits) -> None:
     """Limit a virtual host: `'{"max-connections": 64, "max-queues": 100}'`."""
-    for name, value in json_object(definition, "the limits").items():
+    for name, value in json_object(definition, "the limits", '{"max-queues": 100}').items():
         where = path("vhost-limits", session.vhost, name)
         session.api.put(where, {"value": value}, what=f"vhost '{session.vhost}'")
     session.out.remark(f"Limits of vhost '{session.vhost}' set.")
@@ -263,7 +269,7 @@ def list_user_limits(session: Session) -> None:
 @command
 def set_user_limits(session: Session, username: Username, definition: Limits) -> None:
     """Limit a user: `'{"max-connections": 10, "max-channels": 100}'`."""
-    for name, value in json_object(definition, "the limits").items():
+    for name, value in json_object(definition, "the limits", '{"max-channels": 100}').items():
         where = path("user-limits", username, name)
         session.api.put(where, {"value": value}, what=f"user '{username}'")
     session.out.remark(f"Limits of user '{username}' set.")

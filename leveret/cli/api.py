@@ -172,8 +172,8 @@ class Api:
             return CliError(text, ExitCode.NO_PERMISSION)
         if status in {401, 403}:
             return CliError(f"user '{user}' may not do this: {reason}", ExitCode.NO_PERMISSION)
-        # RabbitMQ answers 400 where a publish met a missing exchange.
-        if status == 404 or (status == 400 and "NOT_FOUND" in reason):
+        # RabbitMQ answers 400 where a publish met a missing exchange, a permission a missing user.
+        if status == 404 or (status == 400 and "not_found" in reason.lower()):
             missing = f"there is no {what}." if what else f"{url} has no /api/{where}."
             return CliError(missing, ExitCode.NOT_FOUND)
         if status < 400:

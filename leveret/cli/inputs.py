@@ -12,14 +12,15 @@ from leveret.cli.api import Json
 from leveret.cli.errors import CliError, ExitCode
 
 
-def json_object(text: str, what: str) -> dict[str, Json]:
+def json_object(text: str, what: str, example: str) -> dict[str, Json]:
     """A JSON object from the command line."""
+    wanted = f"{what} must be a JSON object such as {example}"
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise CliError(f"{what} is not valid JSON: {error}.", ExitCode.USAGE) from None
+        raise CliError(f"{wanted}: {error}.", ExitCode.USAGE) from None
     if not isinstance(value, dict):
-        raise CliError(f"{what} must be a JSON object such as {{}}.", ExitCode.USAGE)
+        raise CliError(f"{wanted}.", ExitCode.USAGE)
     return value
 
 

@@ -77,9 +77,14 @@ Truncate = Annotated[
 def _properties(
     properties: list[str] | None, headers: list[str] | None, *, is_persistent: bool
 ) -> dict[str, Json]:
+    from leveret.model.properties import NAMES
+
     found: dict[str, Json] = {"delivery_mode": 2 if is_persistent else 1}
     numeric = {"delivery_mode", "priority", "timestamp"}
     for key, value in pairs(properties, "property").items():
+        if key not in NAMES:
+            known = f"the properties are {', '.join(NAMES)}"
+            raise CliError(f"there is no property {key!r}; {known}.", ExitCode.USAGE)
         found[key] = value if key in numeric or key == "headers" else _as_text(value)
     if headers:
         found["headers"] = {**found.get("headers", {}), **pairs(headers, "header")}

@@ -91,7 +91,7 @@ def _put_policy(session: Session, kind: str, name: str, values: tuple[str, str, 
     pattern, definition, priority, apply_to = values
     body = {
         "pattern": pattern,
-        "definition": json_object(definition, "the definition"),
+        "definition": json_object(definition, "the definition", '{"max-length": 1000}'),
         "priority": priority,
         "apply-to": apply_to,
     }

@@ -134,11 +134,26 @@ def bind(
     """Send messages of an exchange to a queue or to another exchange."""
     kind = "e" if to_exchange else "q"
     body = {"routing_key": routing_key, "arguments": pairs(arguments, "argument")}
-    what = f"exchange '{source}' or no destination '{destination}' in vhost '{session.vhost}'"
-    session.api.post(
-        path("bindings", session.vhost, "e", source, kind, destination), body, what=what
-    )
+    where = path("bindings", session.vhost, "e", source, kind, destination)
+    try:
+        session.api.post(where, body)
+    except CliError as error:
+        raise _missing_end(session, source, destination, to_exchange, error) from None
     session.out.remark(f"'{destination}' bound to exchange '{source}'.")
+
+
+def _missing_end(
+    session: Session, source: str, destination: str, to_exchange: bool, error: CliError
+) -> CliError:
+    """The same error, naming what is not there."""
+    if error.code is not ExitCode.NOT_FOUND:
+        return error
+    named = exchange_named if to_exchange else queue_named
+    if session.api.exists(path("exchanges", session.vhost, source)):
+        missing = named(session, destination)
+    else:
+        missing = exchange_named(session, source)
+    return CliError(f"there is no {missing}.", ExitCode.NOT_FOUND)
 
 
 @command

@@ -24,7 +24,9 @@ class DataDirectory:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock: int | None = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise StoreError(f"cannot use data directory {path}: {error.strerror}") from error
+            is_file = path.exists() and not path.is_dir()
+            why = "it is a file" if is_file else error.strerror
+            raise StoreError(f"cannot use data directory {path}: {why}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -33,6 +35,7 @@ class DataDirectory:
             raise DataDirectoryInUse(
                 f"data directory {path} is in use by another process"
                 + (f" (pid {holder})" if holder else "")
+                + "; stop it, or choose another directory"
             ) from error
         with suppress(OSError):  # only a hint for the error above; a full disk must not matter
             os.ftruncate(self._lock, 0)

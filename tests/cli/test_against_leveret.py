@@ -69,6 +69,34 @@ def test_server_is_looked_at(leveret, rows):
     leveret("health", "port-listener/1", code=1)
 
 
+def test_mistakes_are_answered_with_what_is_wrong(leveret, cli):
+    leveret("declare_queue", "here")
+    for words, code, said in (
+        (("bind", "amq.topic", "gone"), 66, "there is no queue 'gone' in vhost '/'."),
+        (("bind", "gone", "here"), 66, "there is no exchange 'gone' in vhost '/'."),
+        (("bind", "amq.topic", "gone", "--to-exchange"), 66, "no exchange 'gone' in vhost"),
+        (("bind", "", "here"), 2, "a name must not be empty"),
+        (("set_permissions", "gone", "", "", ""), 66, "there is no user 'gone' or no vhost '/'."),
+        (("publish", "-P", "messageid=1", "x"), 2, "there is no property 'messageid'; the"),
+        (("set_policy", "p", ".*", "max-length=3"), 2, 'such as {"max-length": 1000}'),
+        (("set_policy", "p", ".*", '{"max-lenght": 3}'), 1, "did you mean 'max-length'?"),
+        (("set_policy", "p", ".*", '{"colour": 3}'), 1, "not a recognised policy setting\n"),
+        (("set_user_limits", "guest", "[]"), 2, 'such as {"max-channels": 100}'),
+    ):
+        assert said in leveret(*words, code=code)
+    leveret("delete_queue", "here")
+
+
+def test_the_last_administrator_cannot_shut_the_door(leveret, cli):
+    for words in (("set_user_tags", "guest", "admin"), ("clear_password", "guest")):
+        assert "make another one first" in leveret(*words, code=1)
+    assert "make another one first" in leveret("delete_user", "guest", code=1)
+    leveret("add_user", "boss", "pw", "--tags", "administrator")
+    assert "The tag 'admin' gives no rights" in cli("set_user_tags", "guest", "admin").err
+    leveret("set_user_tags", "guest", "administrator", "--user", "boss", "--password", "pw")
+    leveret("delete_user", "boss")
+
+
 def test_topology_is_declared_listed_and_deleted(leveret, rows):
     leveret("declare_queue", "q", "-a", "x-max-length=5")
     leveret("declare_exchange", "x", "--type", "topic")

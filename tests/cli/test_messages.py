@@ -147,4 +147,4 @@ def test_definitions_that_are_no_json(server, cli, tmp_path):
     file.write_bytes(b"\xff{")
     ended = cli("import_definitions", str(file))
     assert (ended.code, server.asked) == (2, [])
-    assert "is not valid JSON" in ended.err
+    assert 'd.json must be a JSON object such as {"queues": []}' in ended.err

@@ -46,6 +46,19 @@ def test_bad_body_is_400(api: httpx.Client, body: bytes) -> None:
     assert api.get("/api/queues/%2F/q").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"durable=yes", "the body is not valid JSON: Expecting value (at 0)"),
+        (b'{"a": 1,}', "the body is not valid JSON: "),
+        (b"[1]", "the body must be a JSON object"),
+        (b'{"durable": "perhaps"}', "durable: "),
+    ],
+)
+def test_bad_body_is_named(api: httpx.Client, body: bytes, reason: str) -> None:
+    assert api.put("/api/queues/%2F/q", content=body).json()["reason"].startswith(reason)
+
+
 def test_body_is_json_whatever_it_is_called(api: httpx.Client) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
     answer = api.put("/api/queues/%2F/curl", content=b'{"durable": false}', headers=form)

@@ -15,6 +15,7 @@ from leveret.broker import Broker
 from leveret.broker.access.passwords import hash_password
 from leveret.model.store import PermissionDefinition
 from tests.http.conftest import Served, serve
+from tests.support.brokers import running_leveret
 
 PATIENCE = 30.0
 SECRET = "hunter2-not-to-be-seen"
@@ -76,6 +77,13 @@ def test_strangers_that_say_nonsense(served: Served, lines: Lines) -> None:
     url = httpx.URL(served.url)
     _say((url.host, url.port or 0), b"\x16\x03\x01nonsense\r\n\r\n")
     lines("HTTP from 127.0.0.1 refused: not a request")
+
+
+def test_nonsense_is_one_line_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with running_leveret() as target:
+        _say((target.host, target.http_port), b"nonsense\r\n\r\n")
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if " WARNING " in one]
+    assert "leveret.http: HTTP from 127.0.0.1 refused: not a request" in line
 
 
 def test_wrong_password_over_amqp_is_one_line(served: Served, lines: Lines) -> None:

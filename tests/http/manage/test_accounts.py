@@ -233,6 +233,25 @@ def test_permission_holds_for_amqp_at_once(api, vhost, user, connect):
     assert caught.value.reply_code == 403
 
 
+def test_the_last_administrator_stays(api):
+    told = "no administrator with a password would be left without 'guest': make another one first"
+    plain = {"password": "x", "tags": "management"}
+    for refused in (
+        api.refused("DELETE", "users", "guest"),
+        api.refused("PUT", "users", "guest", body=plain),
+        api.refused("PUT", "users", "guest", body={"tags": "administrator"}),
+        api.refused("POST", "users", "bulk-delete", body={"users": ["x", "guest"]}),
+    ):
+        assert refused == (400, told)
+    api.put("users", "locked", body={"tags": "administrator"})
+    assert api.refused("DELETE", "users", "guest") == (400, told)
+    api.put("users", "locked", body={"password": "pw", "tags": "administrator"})
+    both = {"users": ["locked", "guest"]}
+    assert api.refused("POST", "users", "bulk-delete", body=both)[0] == 400
+    assert api.delete("users", "locked") == 204
+    assert "administrator" in api.get("users", "guest")["tags"]
+
+
 def test_permission_is_refused_in_words(api, vhost, user):
     refused = api.refused("PUT", "permissions", vhost, "nobody", body=EVERYTHING)
     assert refused == (400, "vhost_or_user_not_found")
