@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "json", "csv")
 BATCH_ROWS = 1_000_000
 PARTITIONED_BY = {
-    "messages": ("date",),
+    "messages": ("date", "queue"),
     "events": ("date", "queue"),
     "logs": ("date", "log", "partition"),
     "queues": (),
@@ -353,7 +353,7 @@ def shape(frame: DataFrame, table: str, kind: str) -> DataFrame:
         for field in frame.schema.fields:
             if field.dataType.typeName() == "binary":
                 frame = frame.withColumn(field.name, f.translate(f.base64(field.name), "\r\n", ""))
-            elif field.dataType.typeName() == "map":
+            elif field.dataType.typeName() in ("map", "array"):
                 frame = frame.withColumn(field.name, f.to_json(field.name))
     return frame
 

@@ -18,7 +18,7 @@ def read_export(spark: SparkSession, directory: str | Path, table: str) -> DataF
     """A table of an export, with the columns of the data source and `date` and `batch`.
 
     Partition columns are texts (a queue may be called 123), and names that were too long for a
-    directory are whole again. CSV keeps bodies as base64 and maps as JSON.
+    directory are whole again. CSV keeps bodies as base64, maps and lists as JSON.
     """
     from pyspark.sql import functions as f
 
@@ -31,7 +31,8 @@ def read_export(spark: SparkSession, directory: str | Path, table: str) -> DataF
     if table != "queues":
         ddl += ", `date` string"
     if state.format == "csv":
-        ddl = ddl.replace("map<string,string>", "string").replace(" binary", " string")
+        for kind in ("map<string,string>", "array<string>", "binary"):
+            ddl = ddl.replace(f" {kind}", " string")
     reader = spark.read.schema(ddl)
     if state.format == "csv":
         reader = reader.option("header", "true").option("escape", '"')

@@ -25,7 +25,7 @@ from spark_sink.events import EVENT_NAMES
 from spark_sink.selection import NOTHING, Selection
 
 NAME_COLUMNS = {
-    "messages": {"vhost": "vhosts"},
+    "messages": {"vhost": "vhosts", "queue": "queues"},
     "events": {"vhost": "vhosts", "queue": "queues", "event": "kinds"},
     "logs": {"vhost": "vhosts", "log": "queues"},
     "queues": {"vhost": "vhosts", "queue": "queues"},
@@ -66,8 +66,9 @@ class Pushed:
         if not all(isinstance(name, str) for name in names):
             return False
         before = getattr(self.selection, field)
-        if self._table == "logs" and field == "queues":
-            # A name may be that of a log or of a partition: narrow down, and let Spark decide.
+        if self._table in ("logs", "messages") and field == "queues":
+            # A name may be that of a log or of a partition, and a message may have been taken by
+            # other queues before this one: narrow down, and let Spark decide.
             if not before:
                 self._change(field, tuple(sorted(names)))
             return False

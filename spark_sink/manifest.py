@@ -18,7 +18,7 @@ from spark_sink.errors import SourceError
 from spark_sink.selection import Selection
 
 FILE_NAME = "manifest.json"
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)

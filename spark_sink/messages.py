@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from leveret.model.history import EventKind, Keep
+from leveret.model.history import Keep
 from spark_sink.chunks import Tally, bounded
 from spark_sink.database import Database
-from spark_sink.names import Republished, chosen_queues
+from spark_sink.names import QueueName, Republished, chosen_queues
 from spark_sink.packed import Ints, times
 from spark_sink.properties import TEXT_NAMES, PropertyColumns
 from spark_sink.schemas import arrow_schema
@@ -21,55 +22,79 @@ from spark_sink.stored import (
     StoredRows,
     Where,
     is_wanted_vhost,
-    numbers_sql,
     of_vhosts,
     time_conditions,
     with_own_vhosts,
 )
+from spark_sink.takers import Taken, Takers
 
 _KEPT = f"AND keep > {int(Keep.NOTHING)}"
 
 
 def read_messages(database: Database, request: Request, tally: Tally) -> Iterator[pa.RecordBatch]:
     """Batches of the columns asked for; bodies and properties are read only when asked for."""
-    needed = _needed(request)
-    tally.columns = tuple(sorted(needed))
-    where = _conditions(request.selection)
-    weight = "size + length(properties)" if "body" in needed else "256"
     schema = arrow_schema("messages", request.columns)
-    span = (request.from_id, request.to_id)
-    republished = Republished(database, lambda: span)
-    for low, high in bounded(database, "messages", weight, span, where):
-        chunk = _Chunk(database, needed, (low, high), where)
-        chunk.republished = republished
-        tally.queries += 1
-        tally.scanned += len(chunk.ids)
-        tally.bytes += chunk.bytes
+    for chunk in _chunks(database, request, tally):
         batch = pa.record_batch([chunk.column(n) for n in request.columns], schema=schema)
-        for mask in _masks(database, request.selection, chunk):
-            batch = batch.filter(mask)
+        mask = _maybe_mask(database, request.selection, chunk)
+        batch = batch if mask is None else batch.filter(pa.array(mask))
         tally.rows += batch.num_rows
         if batch.num_rows:
             yield batch
 
 
-def count_messages(database: Database, request: Request) -> dict[str, int]:
-    """Rows and bytes by plain SQL aggregates: the source's own word."""
-    condition, values = _conditions(request.selection)
-    sql = (
-        "SELECT count(*), coalesce(sum(size), 0) FROM messages"  # noqa: S608
-        f" WHERE id >= ? AND id < ? {condition}"
-    )
-    if not request.selection.queues and not request.selection.vhosts:
-        row = database.row(sql, [request.from_id, request.to_id, *values])
-        return {"rows": int(row[0]), "bytes": int(row[1])}
-    rows = size = 0
+def _chunks(database: Database, request: Request, tally: Tally) -> Iterator[_Chunk]:
+    needed = _needed(request)
+    tally.columns = tuple(sorted(needed))
+    where = _conditions(request.selection)
+    weight = "size + length(properties)" if "body" in needed else "256"
+    span = (request.from_id, request.to_id)
+    republished, takers = Republished(database, lambda: span), Takers(database, request.to_id)
+    for bounds in bounded(database, "messages", weight, span, where):
+        chunk = _Chunk(database, needed, bounds, where)
+        chunk.republished, chunk.takers = republished, takers
+        tally.queries += 1
+        tally.scanned += len(chunk.ids)
+        tally.bytes += chunk.bytes
+        yield chunk
+
+
+def count_messages(database: Database, request: Request) -> dict[str, Any]:
+    """Rows and bytes by plain SQL aggregates where they can tell, and rows by first queue."""
     counted = Request("messages", request.from_id, request.to_id, ("body_bytes",),
                       request.selection)  # fmt: skip
-    for batch in read_messages(database, counted, Tally()):
-        rows += batch.num_rows
-        size += int(batch.column(0).to_numpy().sum())
-    return {"rows": rows, "bytes": size}
+    firsts: Counter[int] = Counter()
+    queues: dict[int, QueueName] = {}
+    size = 0
+    for chunk in _chunks(database, counted, Tally()):
+        mask = _maybe_mask(database, request.selection, chunk)
+        kept = slice(None) if mask is None else mask
+        numbers, rows = np.unique(chunk.taken.firsts()[kept], return_counts=True)
+        firsts.update(dict(zip(numbers.tolist(), rows.tolist(), strict=True)))
+        queues |= chunk.taken.queues
+        size += int(chunk.number("size")[kept].sum())
+    answer: dict[str, Any] = {"rows": firsts.total(), "bytes": size}
+    if request.selection.queues or request.selection.vhosts:
+        return answer | {"groups": _groups(firsts, queues)}
+    condition, values = _conditions(request.selection)
+    row = database.row(
+        "SELECT count(*), coalesce(sum(size), 0) FROM messages"  # noqa: S608
+        f" WHERE id >= ? AND id < ? {condition}",
+        [request.from_id, request.to_id, *values],
+    )
+    return {"rows": int(row[0]), "bytes": int(row[1]), "groups": _groups(firsts, queues)}
+
+
+def _groups(firsts: Counter[int], queues: dict[int, QueueName]) -> list[dict[str, Any]]:
+    """Rows by the queue that took them first; without a queue, whatever their vhost."""
+    return [
+        {
+            "vhost": queues[number].vhost if number else None,
+            "queue": queues[number].name if number else None,
+            "rows": rows,
+        }
+        for number, rows in sorted(firsts.items())
+    ]
 
 
 class _Chunk(StoredRows):
@@ -80,6 +105,7 @@ class _Chunk(StoredRows):
     bytes_columns = ("exchange", "routing_key", "properties", "body")
     origin_column = "origin"
     republished: Republished
+    takers: Takers
 
     @property
     def ids(self) -> Ints:
@@ -91,6 +117,10 @@ class _Chunk(StoredRows):
     @cached_property
     def properties(self) -> PropertyColumns:
         return PropertyColumns(self.packed("properties"))
+
+    @cached_property
+    def taken(self) -> Taken:
+        return self.takers.of(self.ids)
 
     def vhost(self) -> pa.Array:
         own = self.number("origin") == 0
@@ -115,12 +145,14 @@ _MAKERS: dict[str, Callable[[_Chunk], pa.Array]] = {
     "headers": lambda chunk: chunk.properties.headers(),
     "body": lambda chunk: chunk.packed("body").array(pa.binary()),
     "body_bytes": lambda chunk: pa.array(chunk.number("size")),
+    "queue": lambda chunk: chunk.taken.first_names(),
+    "queues": lambda chunk: chunk.taken.all_names(),
 } | {name: _text_property(name) for name in TEXT_NAMES}
 
 _SOURCES = {
     "time": "time_ms", "vhost": "origin", "user": "origin", "connection": "origin",
     "exchange": "exchange", "routing_key": "routing_key", "body": "body", "body_bytes": "size",
-    "id": "id",
+    "id": "id", "queue": "id", "queues": "id",
 }  # fmt: skip
 
 
@@ -140,28 +172,15 @@ def _conditions(selection: Selection) -> Where:
     return " ".join(parts), values
 
 
-def _masks(database: Database, selection: Selection, chunk: _Chunk) -> Iterator[pa.Array]:
-    """What SQL could not decide; at most one mask, for it is applied to the whole chunk."""
+def _maybe_mask(
+    database: Database, selection: Selection, chunk: _Chunk
+) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """What SQL could not decide."""
     if not selection.queues and not selection.vhosts:
-        return
+        return None
     mask = np.ones(len(chunk.ids), bool)
     if selection.vhosts:
         mask &= is_wanted_vhost(chunk.vhost(), selection)
     if selection.queues:
-        mask &= _in_queues(database, selection, chunk.ids)
-    yield pa.array(mask)
-
-
-def _in_queues(database: Database, selection: Selection, ids: Ints) -> npt.NDArray[np.bool_]:
-    """Which of these messages ever stood in the chosen queues."""
-    chosen = chosen_queues(database, selection) or {}
-    if not chosen or not len(ids):
-        return np.zeros(len(ids), bool)
-    kinds = (EventKind.ENQUEUED, EventKind.ENQUEUED_TRANSIENT, EventKind.SNAPSHOT)
-    row = database.row(
-        "SELECT group_concat(cast(ids as text), '') FROM events"  # noqa: S608
-        f" WHERE queue_id IN ({numbers_sql(chosen)}) AND kind IN ({numbers_sql(kinds)})"
-        " AND last_id >= ? AND first_id <= ?",
-        [int(ids[0]), int(ids[-1])],
-    )
-    return np.isin(ids, np.frombuffer(row[0] or b"", "<u8").astype(np.int64))
+        mask &= chunk.taken.by_any_of(chosen_queues(database, selection) or {})
+    return mask

@@ -18,6 +18,7 @@ TIME = pa.timestamp("us", tz="UTC")
 TEXT_MAP = pa.map_(
     pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=True)
 )
+TEXTS = pa.list_(pa.string())
 
 _SPARK_NAMES = {
     pa.int64(): "bigint",
@@ -27,6 +28,7 @@ _SPARK_NAMES = {
     pa.bool_(): "boolean",
     TIME: "timestamp",
     TEXT_MAP: "map<string,string>",
+    TEXTS: "array<string>",
 }
 
 
@@ -64,6 +66,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ("headers", TEXT_MAP, "header fields; a value that is no text is JSON"),
         ("body", pa.binary(), "body, as published"),
         ("body_bytes", pa.int64(), "size of the body"),
+        ("queue", pa.string(), "first of the queues; null when no queue took it"),
+        ("queues", TEXTS, "queues that took it when it was published, the oldest queue first"),
     ),
     "events": _table(
         ("event_id", pa.int64(), "number of the recorded batch of events, in commit order"),

@@ -33,6 +33,8 @@ _STORED = {
     "exchange",
     "time",
     "id",
+    "queue",
+    "queues",
 }
 _PROPERTIES = [c.name for c in columns_of("messages") if c.name not in _STORED | {"routing_key"}]
 _MESSAGES = """
@@ -40,6 +42,10 @@ SELECT m.id, m.time_ms, o.vhost, o.user, o.connection, m.exchange, m.routing_key
        m.body, m.size
   FROM messages m LEFT JOIN origins o ON o.id = m.origin
  WHERE m.id >= ? AND m.id < ? ORDER BY m.id"""
+_TAKEN = f"""
+SELECT e.queue_id, q.name, e.ids FROM events e JOIN queues q ON q.id = e.queue_id
+ WHERE e.last_id >= ? AND e.first_id < ?
+   AND e.kind IN ({int(EventKind.ENQUEUED)}, {int(EventKind.ENQUEUED_TRANSIENT)})"""
 _EVENTS = f"""
 SELECT e.id, e.time_ms, e.kind, coalesce(q.vhost, o.vhost), q.name, o.user, o.connection,
        nullif(o.consumer_tag, ''), e.detail, e.ids, e.sizes
@@ -60,6 +66,10 @@ def _selected(data_dir: Path, sql: str, split: Split) -> Iterator[Row]:
 
 
 def _messages(data_dir: Path, split: Split) -> Iterator[Row]:
+    taken: dict[int, list[tuple[int, str]]] = {}
+    for queue_id, name, ids in _selected(data_dir, _TAKEN, split):
+        for message in unpack_ids(ids):
+            taken.setdefault(message, []).append((queue_id, name))
     for row in _selected(data_dir, _MESSAGES, split):
         (
             number,
@@ -75,9 +85,10 @@ def _messages(data_dir: Path, split: Split) -> Iterator[Row]:
         ) = row
         given = decode_properties(properties)
         named = [given.get(name) for name in _PROPERTIES]
+        queues = [name for _, name in sorted(taken.get(number, ()))]
         yield (
             number, _time(time_ms), vhost, user, connection, exchange, key, *named,
-            _texts(given.get("headers")), body, size,
+            _texts(given.get("headers")), body, size, queues[0] if queues else None, queues,
         )  # fmt: skip
 
 

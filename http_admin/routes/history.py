@@ -252,6 +252,9 @@ class HistorySplit(BaseModel):
 class HistoryCount(BaseModel):
     rows: int
     bytes: int | None = None
+    groups: list[dict[str, str | int | None]] = Field(
+        default=[], description="By queue, by queue and event, or by partition, with their `rows`."
+    )
 
 
 class HistoryRanges(BaseModel):

@@ -40,6 +40,7 @@ class Ledger:
     events: Counter[tuple[str | None, str]] = field(default_factory=Counter)
     triples: set[tuple[str | None, str, int, int]] = field(default_factory=set)
     live: dict[str, list[int]] = field(default_factory=dict)
+    taken: dict[str, set[int]] = field(default_factory=dict)
     logs: dict[str, list[tuple[int, dict[str, Any], bytes]]] = field(default_factory=dict)
 
     @property
@@ -49,6 +50,10 @@ class Ledger:
     @property
     def body_bytes(self) -> int:
         return sum(len(message["body"]) for message in self.messages.values())
+
+    def queues_of(self, number: int) -> list[str]:
+        """The queues that took a message, the oldest first."""
+        return [name for name in QUEUES if number in self.taken[name]]
 
 
 class FakeBroker:
@@ -68,6 +73,7 @@ class FakeBroker:
         self._events: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         self.queue_ids = {name: number for number, name in enumerate(QUEUES, start=1)}
         self.ledger.live = {name: [] for name in QUEUES}
+        self.ledger.taken = {name: set() for name in QUEUES}
         self.logs: dict[str, Partition] = {}
         self._define()
 
@@ -97,6 +103,7 @@ class FakeBroker:
         for queue in chosen:
             self.record(EventKind.ENQUEUED, queue, number, 1, size=len(body))
             self.ledger.live[queue].append(number)
+            self.ledger.taken[queue].add(number)
         return number
 
     def record(

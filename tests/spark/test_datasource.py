@@ -92,6 +92,25 @@ def test_filters_are_done_by_the_reader(table, broker, tmp_path):
     assert sum(said["rows"] for said in read_log(tmp_path)) == wanted.total()
 
 
+def test_messages_by_queue(spark, table, broker, tmp_path):
+    """The option asks for every queue that took a message, a filter for the first of them."""
+    taken = {number: broker.ledger.queues_of(number) for number in broker.ledger.messages}
+    asked = table("messages", queue="mail", columns="id,queue,queues")
+    assert {row["id"]: row["queues"] for row in asked.collect()} == {
+        number: queues for number, queues in taken.items() if "mail" in queues
+    }
+    messages = table("messages", columns="id,queue", read_log=str(tmp_path))
+    found = {row["id"] for row in messages.where("queue = 'mail'").collect()}
+    assert found == {number for number, queues in taken.items() if queues[:1] == ["mail"]}
+    in_mail = sum("mail" in queues for queues in taken.values())
+    assert len(found) < in_mail == sum(said["rows"] for said in read_log(tmp_path))
+    assert asked.where("queue IN ('mail', 'orders')").count() == in_mail - sum(
+        queues[0] not in ("mail", "orders") for queues in taken.values() if "mail" in queues
+    )
+    none = table("messages").where("queue IS NULL AND queues = array()").count()
+    assert none == sum(not queues for queues in taken.values())
+
+
 def test_filters_that_contradict_or_name_nothing(table):
     events = table("events")
     assert events.where("queue = 'orders' AND queue IN ('mail', 'x')").count() == 0

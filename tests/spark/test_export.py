@@ -86,7 +86,8 @@ def test_export_is_exact_and_a_second_run_adds_nothing(spark, exported, options,
     exported(everything)
     assert_exact(spark, options, broker)
     messages = visible(everything, "messages")
-    assert messages["id"].to_pylist() == sorted(broker.ledger.messages)
+    assert sorted(messages["id"].to_pylist()) == sorted(broker.ledger.messages)
+    assert_partitioned(everything, messages, broker)
     bodies = dict(zip(messages["id"].to_pylist(), messages["body"].to_pylist(), strict=True))
     assert bodies == {number: sent["body"] for number, sent in broker.ledger.messages.items()}
     logs = spark.read.parquet(str(everything.to / "logs"))
@@ -101,6 +102,20 @@ def test_export_is_exact_and_a_second_run_adds_nothing(spark, exported, options,
     for table in ("messages", "events", "logs"):
         assert after[table] == before[table]
     assert after["queues"]["rows"] == 5
+
+
+def assert_partitioned(options, messages, broker):
+    """By date and queue, for a reader that knows nothing of Spark, and as the manifest says."""
+    firsts: Counter[str | None] = Counter()
+    for row in messages.to_pylist():
+        taken = broker.ledger.queues_of(row["id"])
+        assert (row["queues"], row["queue"]) == (taken, taken[0] if taken else None)
+        firsts[row["queue"]] += 1
+    state = manifest(options)["messages"]
+    assert {group["queue"]: group["rows"] for group in state["groups"]} == firsts
+    assert state["rows"] == state["source_rows"] == firsts.total()
+    for name in ("orders", "__HIVE_DEFAULT_PARTITION__"):
+        assert any(options.to.glob(f"messages/batch=0/date=*/queue={name}/*.parquet"))
 
 
 def test_incremental_adds_only_what_is_new_and_full_replaces(spark, exported, options, broker):
@@ -217,6 +232,10 @@ def test_other_formats(spark, exported, options, broker, kind):
         len(sent), broker.ledger.body_bytes, sum("headers" in one for one in sent)
     )  # fmt: skip
     assert sums[3] == max(one["time_ms"] for one in sent)
+    queues = f.from_json("queues", "array<string>") if kind == "csv" else f.col("queues")
+    for number, first, taken in frame.select("id", "queue", queues).collect():
+        wanted = broker.ledger.queues_of(number)
+        assert (taken, first) == (wanted, wanted[0] if wanted else None)
 
 
 def test_conditions_hold(exported, options, broker):
@@ -231,7 +250,7 @@ def test_conditions_hold(exported, options, broker):
         exported(replace(chosen, queue="mail", incremental=True))
 
 
-def test_long_queue_names_have_short_directories(exported, options, broker):
+def test_long_queue_names_have_short_directories(spark, exported, options, broker):
     from sqlalchemy import update
 
     from queues.storage import schema
@@ -239,9 +258,14 @@ def test_long_queue_names_have_short_directories(exported, options, broker):
     name = "/" + "é" * 127
     with broker.engine.begin() as connection:
         connection.execute(update(schema.queues).where(schema.queues.c.id == 2).values(name=name))
-    exported(options)
+    exported(replace(options, tables=("events", "messages")))
     ((short, full),) = manifest(options)["events"]["long_names"].items()
     assert full == name
+    assert manifest(options)["messages"]["long_names"] == {short: full}
+    whole = read_export(spark, options.to, "messages").where(f.col("queue") == name)
+    firsts = [broker.ledger.queues_of(number)[:1] for number in broker.ledger.messages]
+    assert whole.count() == firsts.count(["mail"]) > 0
+    assert whole.where(f.col("queues")[0] == name).count() == whole.count()
     counted = Counter(row["queue"] for row in visible(options).to_pylist())
     assert counted[short] == sum(n for k, n in broker.ledger.events.items() if k[0] == "mail")
 
@@ -249,12 +273,13 @@ def test_long_queue_names_have_short_directories(exported, options, broker):
 def test_export_over_http(spark, exported, options, broker):
     with serve(broker.data_dir) as url:
         remote = replace(options, data_dir=None, url=url, user="u", password="p")
-        exported(remote)
+        exported(replace(remote, tables=("events", "messages")))
         with pytest.raises(SourceError, match="refused the user or the password"):
             exported(replace(remote, user="x"))
         with pytest.raises(SourceError, match="no queue 'gone'"):
             exported(replace(remote, queue="gone"))
     assert_exact(spark, options, broker)
+    assert_partitioned(remote, visible(remote, "messages"), broker)
     with pytest.raises(SourceError, match="Cannot reach a broker"):
         exported(remote)
 

@@ -142,8 +142,12 @@ def test_counts_agree_with_rows(busy):
         )
     assert events["rows"] == busy.ledger.event_rows
     assert {(g["queue"], g["event"]): g["rows"] for g in events["groups"]} == busy.ledger.events
-    assert messages == {"rows": len(busy.ledger.messages), "bytes": busy.ledger.body_bytes}
+    assert messages["rows"] == len(busy.ledger.messages)
+    assert messages["bytes"] == busy.ledger.body_bytes
+    firsts = {group["queue"]: group["rows"] for group in messages["groups"]}
+    assert firsts == Counter((busy.ledger.queues_of(m) or [None])[0] for m in busy.ledger.messages)
     assert in_orders["rows"] == busy.ledger.events["orders", "enqueued"]
+    assert sum(group["rows"] for group in in_orders["groups"]) == in_orders["rows"]
 
 
 def test_bodies_are_not_read_unless_asked_for(busy):

@@ -147,10 +147,17 @@ def assert_contents(client, events, messages):
     assert all(bodies[name] == body for name, body in client.bodies.items())
     certain = {row["id"] for row in messages if row["message_id"] not in client.maybe}
     entered: Counter[str] = Counter()
+    taken: dict[int, set[str]] = {row["id"]: set() for row in messages}
     for row in events:
-        if row["event"] == "enqueued" and row["message"] in certain:
-            entered[row["queue"]] += row["body_bytes"]
+        if row["event"] == "enqueued":
+            taken[row["message"]].add(row["queue"])
+            if row["message"] in certain:
+                entered[row["queue"]] += row["body_bytes"]
     assert +entered == +client.bytes
+    for row in messages:
+        assert len(row["queues"]) == len({*row["queues"]})
+        assert {*row["queues"]} == taken[row["id"]]
+        assert row["queue"] == (row["queues"][0] if row["queues"] else None)
 
 
 def assert_http_tells_the_same(url, data_dir):
