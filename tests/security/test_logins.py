@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from argon2.low_level import Type, hash_secret
 
 import leveret
 from leveret.broker import Broker, User
 from leveret.broker.access import passwords
 from leveret.broker.access.logins import CACHE_SECONDS, Refusal, Refused
+from leveret.broker.access.throttle import Throttle
 from leveret.model.clock import ManualClock
 from leveret.model.store import PermissionDefinition
 
@@ -132,6 +134,59 @@ async def test_endless_password_is_refused(broker: Broker, hashings: list[str]) 
     await _add(broker, "ann", "secret")
     assert await _why(broker, "ann", "x" * (passwords.LONGEST + 1)) is Refusal.WRONG
     assert hashings == [""]
+
+
+def _costly(password: str, passes: int) -> str:
+    """A hash as another program made it."""
+    raw = hash_secret(password.encode(), b"x" * 16, passes, 64, 1, 32, Type.ID)
+    return base64.b64encode(raw).decode()
+
+
+async def test_unknown_users_take_as_long_as_those_with_imported_hashes(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the three costs that known users' hashes have, unknown names have some each."""
+    asked: list[bytes] = []
+    monkeypatch.setattr(
+        passwords, "verify", lambda hashed, _: asked.append(passwords.costs(hashed))
+    )
+    broker.users.put_user("three", _costly("secret", 3), (), passwords.ARGON2ID)
+    broker.users.put_user("five", _costly("secret", 5), (), passwords.ARGON2ID)
+    broker.access.logins.throttle = Throttle(broker.clock.monotonic, 0, 0)
+    taken: dict[int, bytes] = {}
+    for number in range(200):
+        for password in ("guess", "", "x" * (passwords.LONGEST + 1)):
+            asked.clear()
+            assert await _why(broker, f"nobody {number}", password) is Refusal.WRONG
+            (cost,) = asked
+            assert taken.setdefault(number, cost) == cost  # whatever the password
+    assert set(taken.values()) == {passwords.OURS, b"m=64,t=3,p=1", b"m=64,t=5,p=1"}
+
+
+@pytest.mark.parametrize("password", ["guess", "", "x" * (passwords.LONGEST + 1)])
+async def test_user_with_an_imported_hash_always_takes_as_long(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    asked: list[bytes] = []
+    monkeypatch.setattr(
+        passwords, "verify", lambda hashed, _: asked.append(passwords.costs(hashed))
+    )
+    broker.users.put_user("three", _costly("secret", 3), (), passwords.ARGON2ID)
+    assert await _why(broker, "three", password) is Refusal.WRONG
+    assert asked == [b"m=64,t=3,p=1"]
+
+
+async def test_hash_of_other_costs_is_made_anew_at_the_next_login(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.broker.access.logins.UPGRADE_SECONDS", 0)
+    users = broker.users
+    before = users.put_user("three", _costly("secret", 3), (), passwords.ARGON2ID)
+    assert await _why(broker, "three", "secret") is None
+    await _until(lambda: passwords.costs(users.by_name["three"].password_hash) == passwords.OURS)
+    assert users.by_name["three"].password_id == before.password_id  # sessions go on
+    assert await _why(broker, "three", "secret") is None
+    assert await _why(broker, "three", "guess") is Refusal.WRONG
 
 
 async def test_tries_made_at_once_are_counted(broker: Broker, hashings: list[str]) -> None:

@@ -3,7 +3,8 @@
 Steps: the limit on tries; the cache; a hash of RabbitMQ's, which is checked on the spot; else a job
 for one of two threads. Jobs are taken from one source after the other, so that who tries a lot
 waits for itself; the same password tried twice at once is one job. What fails always costs a job,
-known user or not: nobody learns from the time it takes.
+known user or not: nobody learns from the time it takes. An unknown name is checked at the costs of
+some known user's hash, which import may have made other than ours, and always of the same one's.
 
 The cache holds no password and nothing that can be turned back into one: keyed digests under a key
 that is made at start. An entry dies after a minute, or with the password it was for.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import logging
 import os
 from collections import OrderedDict, deque
@@ -63,6 +65,7 @@ class _Job:
     name: str
     password: str
     hashed: str
+    can_fit: bool
     source: str
     digest: bytes
     waiting: list[tuple[str, Then]] = field(default_factory=list)
@@ -176,12 +179,21 @@ class Logins:
             slow = user is not None and not passwords.is_quick(user.hashing)
             hashed = user.password_hash if user is not None and slow else ""
             source = source_of(host)
-            if not password or len(password) > passwords.LONGEST:
-                password, hashed = "", ""
-            job = self._jobs[digest] = _Job(name, password, hashed, source, digest)
+            if len(password) > passwords.LONGEST:
+                password = ""
+            can_fit = bool(password and hashed)
+            hashed = hashed or self._nobodys(name)
+            job = self._jobs[digest] = _Job(name, password, hashed, can_fit, source, digest)
             self._lines.setdefault(source, deque()).append(job)
         job.waiting.append((host, then))
         self._pump()
+
+    def _nobodys(self, name: str) -> str:
+        """The times of unknown names are spread as those of known ones are, and do not change."""
+        known = self._users.by_name
+        number = int.from_bytes(self._digest(name, "")[:8], "big") % max(1, len(known))
+        like = next(itertools.islice(known.values(), number, None), None)
+        return passwords.nobodys(like.password_hash if like is not None else "")
 
     def _pump(self) -> None:
         """Give the threads their next jobs, from one source after the other."""
@@ -202,18 +214,20 @@ class Logins:
         job.charge = charged or self.throttle.charge(job.source, job.name)
         self._running += 1
         loop = asyncio.get_running_loop()
-        asked = self._pool().submit(passwords.verify, job.hashed or passwords.NOBODYS, job.password)
+        asked = self._pool().submit(passwords.verify, job.hashed, job.password)
         asked.add_done_callback(lambda done: _tell(loop, self._done, job, done))
 
     def _done(self, job: _Job, asked: Future[bool]) -> None:
         self._running -= 1
         is_right = not asked.cancelled() and asked.exception() is None and asked.result()
         user = self._users.by_name.get(job.name)
-        if is_right and job.hashed and user is not None and user.password_hash == job.hashed:
+        if is_right and job.can_fit and user is not None and user.password_hash == job.hashed:
             assert job.charge is not None
             self.throttle.give_back(job.charge)
             self.throttle.welcome(job.source, job.name)
             self._remember(job.digest, user)
+            if passwords.costs(job.hashed) != passwords.OURS:
+                self._upgrade(user, job.password)
             self._answer(job, user)
         else:
             self._answer(job, Refused(Refusal.WRONG))
@@ -252,8 +266,10 @@ class Logins:
     # Making hashes anew ------------------------------------------------------------------------
 
     def _upgrade(self, user: User, password: str) -> None:
-        """RabbitMQ's hash gives way to ours. In memory nothing is at rest, so it may stay."""
-        if self._settings.memory or user.name in self._upgrades:
+        """RabbitMQ's hash, or one of other costs, gives way to ours. In memory nothing is at rest,
+        so RabbitMQ's may stay."""
+        may_stay = self._settings.memory and passwords.is_quick(user.hashing)
+        if may_stay or user.name in self._upgrades:
             return
         self._upgrades.add(user.name)
         loop = asyncio.get_running_loop()
@@ -272,7 +288,7 @@ class Logins:
         if made.cancelled() or current is None or current.password_hash != user.password_hash:
             return
         self._users.rehash(user.name, made.result(), passwords.ARGON2ID)
-        log.info("the password of user %r is now kept as Argon2id", user.name)
+        log.info("the password of user %r is now kept as Argon2id of our costs", user.name)
         self._changed()
 
 

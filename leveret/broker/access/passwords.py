@@ -35,11 +35,8 @@ _SALT_OCTETS, _DIGEST_OCTETS = 16, 32
 _ARGON2ID = re.compile(
     rb"\$argon2id\$v=19\$m=(\d{1,9}),t=(\d{1,4}),p=(\d{1,4})\$[A-Za-z0-9+/]{11,86}\$[A-Za-z0-9+/]{16,171}"
 )
-NOBODYS = base64.b64encode(
-    b"$argon2id$v=19$m=19456,t=2,p=1$eHh4eHh4eHh4eHh4eHh4eA$"
-    b"JyqejfgZQQ1JiDGNbgYg/pB6xceZ5jPsTCtbORd2/10"
-).decode()
-"""What passwords of unknown users are checked against: it must take as long as a known one's."""
+OURS = f"m={MEMORY_KIB},t={PASSES},p={LANES}".encode()
+_NOBODYS = b"$argon2id$v=19$%b$eHh4eHh4eHh4eHh4eHh4eA$JyqejfgZQQ1JiDGNbgYg/pB6xceZ5jPsTCtbORd2/10"
 
 
 def hash_password(password: str, salt: bytes | None = None, hashing: str = SHA256) -> str:
@@ -66,6 +63,20 @@ def verify(hashed: str, password: str) -> bool:
         return verify_secret(base64.b64decode(hashed, validate=True), password.encode(), Type.ID)
     except (Argon2Error, ValueError):
         return False
+
+
+def costs(hashed: str) -> bytes:
+    """What checking this hash takes, as its text has it; ours, if it is none of Argon2id's."""
+    try:
+        octets = base64.b64decode(hashed, validate=True)
+    except ValueError:
+        return OURS
+    return octets.split(b"$")[3] if _ARGON2ID.fullmatch(octets) else OURS
+
+
+def nobodys(like: str) -> str:
+    """A hash that no password is known to fit, and that takes as long to check as this one."""
+    return base64.b64encode(_NOBODYS % costs(like)).decode()
 
 
 def is_quick(hashing: str) -> bool:
