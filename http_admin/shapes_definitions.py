@@ -95,8 +95,14 @@ class DefinedBinding(BaseModel):
 
 
 class Own(BaseModel):
-    """What RabbitMQ does not know and would refuse; importing here adds it again."""
+    """What RabbitMQ does not know and would refuse; importing here adds it again.
 
+    Users among it have passwords as Argon2id, which RabbitMQ could not check.
+    """
+
+    users: list[DefinedUser] | None = None
+    permissions: list[DefinedPermission] | None = None
+    topic_permissions: list[DefinedTopicPermission] | None = None
     policies: list[OwnPolicy] | None = None
     queues: list[OwnQueue] | None = None
 

@@ -52,7 +52,9 @@ def _head() -> Row:
 def export_definitions(hub: Hub, response: Response, download: str = "") -> Row:
     """Users, vhosts, permissions, policies, parameters, exchanges, queues and bindings.
 
-    With `download`, the answer names a file for browsers to save.
+    What RabbitMQ could not use is in a section that it passes over, `leveret`: users whose
+    password is kept as Argon2id among it. With `download`, the answer names a file for browsers
+    to save.
     """
     _name_file(response, download)
     return {**_head(), "original_cluster_name": hub.cluster_name, **export_all(hub)}

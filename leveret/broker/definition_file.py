@@ -1,7 +1,7 @@
 """A file of definitions, read whole and found right in itself or refused with the place.
 
 Takes what RabbitMQ writes: any of its versions since 3.6, whole brokers and single vhosts. What
-the section `leveret` has of a policy or a queue is added to it.
+the section `leveret` has of a policy or a queue is added to it; its users are users like others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec, known_kinds
 from leveret.broker.definitions import OPERATOR_POLICY
-from leveret.broker.own_definitions import SECTION
+from leveret.broker.own_definitions import ACCOUNTS, SECTION
 from leveret.broker.parameters import (
     GLOBAL,
     KNOWN_USER_LIMITS,
@@ -115,7 +115,10 @@ def read(document: Any, vhost: str | None = None) -> Import:
 
 
 def _add_own(found: Import, own: Mapping[str, Any], vhost: str | None) -> None:
-    """Queues the file does not have otherwise are passed over; policies stand for themselves."""
+    """Queues the file does not have otherwise are passed over; others stand for themselves."""
+    for section in ACCOUNTS if vhost is None else ():
+        for row in _rows(own, section, None, SECTION):
+            _judged(row, _GLOBAL_SECTIONS[section], found)
     policies = {(one.vhost, one.name, one.operator): one for one in found.policies}
     for row in _rows(own, "policies", vhost, SECTION):
         held = Import()

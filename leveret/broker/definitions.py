@@ -10,7 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bindings import DestinationKind
-from leveret.broker.own_definitions import SECTION, split_policy, split_queue
+from leveret.broker.own_definitions import (
+    SECTION,
+    Accounts,
+    split_accounts,
+    split_policy,
+    split_queue,
+)
 from leveret.broker.parameters import GLOBAL
 from leveret.broker.policies import Policy
 from queues import HeldQueue
@@ -27,11 +33,25 @@ OWN_POLICIES, OWN_QUEUES = "leveret.policies", "leveret.queues"
 def export_all(broker: Broker) -> Row:
     """The whole broker."""
     vhosts = broker.vhosts.values()
-    users = broker.users
     parts = [_of_vhost(broker, vhost) for vhost in vhosts]
+    accounts, own_accounts = split_accounts(_accounts(broker))
+    return {
+        "vhosts": [_vhost(one) for one in vhosts],
+        **accounts,
+        "global_parameters": global_parameter_rows(broker),
+        **{name: [row for part in parts for row in part[name]] for name in _SECTIONS},
+        **_own(
+            **own_accounts,
+            policies=[row for part in parts for row in part[OWN_POLICIES]],
+            queues=[row for part in parts for row in part[OWN_QUEUES]],
+        ),
+    }
+
+
+def _accounts(broker: Broker) -> Accounts:
+    users = broker.users
     return {
         "users": [_user(one) for one in users.by_name.values()],
-        "vhosts": [_vhost(one) for one in vhosts],
         "permissions": [
             _fields(one, "user", "vhost", "configure", "write", "read")
             for one in users.permissions.values()
@@ -40,12 +60,6 @@ def export_all(broker: Broker) -> Row:
             _fields(one, "user", "vhost", "exchange", "write", "read")
             for one in users.topic_permissions.values()
         ],
-        "global_parameters": global_parameter_rows(broker),
-        **{name: [row for part in parts for row in part[name]] for name in _SECTIONS},
-        **_own(
-            [row for part in parts for row in part[OWN_POLICIES]],
-            [row for part in parts for row in part[OWN_QUEUES]],
-        ),
     }
 
 
@@ -55,12 +69,11 @@ def export_vhost(broker: Broker, vhost: VirtualHost) -> Row:
     for name in ("queues", "exchanges", "bindings", OWN_QUEUES):
         for row in part[name]:
             del row["vhost"]
-    own = _own(part.pop(OWN_POLICIES), part.pop(OWN_QUEUES))
+    own = _own(policies=part.pop(OWN_POLICIES), queues=part.pop(OWN_QUEUES))
     return {**part, **own}
 
 
-def _own(policies: list[Row], queues: list[Row]) -> Row:
-    found = {"policies": policies, "queues": queues}
+def _own(**found: list[Row]) -> Row:
     kept = {name: rows for name, rows in found.items() if rows}
     return {SECTION: kept} if kept else {}
 

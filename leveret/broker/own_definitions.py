@@ -1,8 +1,9 @@
 """What of the definitions RabbitMQ does not know, kept apart so that it imports the rest.
 
 RabbitMQ refuses a whole file for one policy key it has never heard of, and for an argument that
-belongs to queues of another type. Such values leave their rows and go to a section of their own,
-`leveret`, which RabbitMQ passes over; importing here puts them back.
+belongs to queues of another type. A password hash it does not know it takes, and locks out its own
+user of that name. Such values leave their rows and go to a section of their own, `leveret`, which
+RabbitMQ passes over; importing here puts them back.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from leveret.broker.access.passwords import RABBITMQ
 from leveret.broker.policy_keys import OWN_KEYS
 from queues.kinds import REFUSED_BY_RABBITMQ
 
 Row = dict[str, Any]
+Accounts = dict[str, list[Row]]
+ACCOUNTS = ("users", "permissions", "topic_permissions")
 SECTION = "leveret"
 
 
@@ -46,6 +50,22 @@ def split_policy(row: Row, operator: bool) -> tuple[Row | None, Row | None]:
     rest = _without(row, "definition", own)
     mark = {"operator": True} if operator else {}
     return rest if rest["definition"] else None, {**row, "definition": own, **mark}
+
+
+def split_accounts(accounts: Accounts) -> tuple[Accounts, Accounts]:
+    """Users, permissions and topic permissions: those for RabbitMQ, and those that are ours.
+
+    A permission goes with its user: RabbitMQ refuses one for a user that is not there.
+    """
+    theirs = {row["name"] for row in accounts["users"] if row["hashing_algorithm"] in RABBITMQ}
+    parts: tuple[Accounts, Accounts] = ({}, {})
+    for section, rows in accounts.items():
+        for part in parts:
+            part[section] = []
+        for row in rows:
+            who = row["name"] if section == "users" else row["user"]
+            parts[who not in theirs][section].append(row)
+    return parts
 
 
 def _without(row: Row, field: str, names: Row) -> Row:

@@ -62,6 +62,12 @@ def export_definitions(
     write_all(file, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     if file != "-":
         session.out.remark(f"Definitions exported to {file}: {_counts(found)}.")
+    if own := _own(found).get("users"):
+        names = ", ".join(user["name"] for user in own)
+        session.out.remark(
+            f"RabbitMQ could not check the passwords (Argon2id) of {names}:"
+            " if it imports this, it passes them over, and keeps users of its own of that name."
+        )
 
 
 @command
@@ -75,17 +81,28 @@ def import_definitions(
     session.out.remark(f"Definitions imported from {file}: {_counts(body)}.")
 
 
+_ACCOUNTS = ("users", "permissions", "topic_permissions")
+
+
 def _definitions(session: Session) -> str:
     return path("definitions", session.vhost) if session.is_vhost_given else "definitions"
 
 
 def _counts(definitions: dict[str, Json]) -> str:
-    counts = [
-        f"{len(value)} {kind.replace('_', ' ')}"
+    own = _own(definitions)
+    counts = {
+        kind: len(value) + (len(own.get(kind) or ()) if kind in _ACCOUNTS else 0)
         for kind, value in definitions.items()
-        if isinstance(value, list) and value
-    ]
-    return ", ".join(counts) or "nothing"
+        if isinstance(value, list)
+    }
+    named = [f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items() if count]
+    return ", ".join(named) or "nothing"
+
+
+def _own(definitions: dict[str, Json]) -> dict[str, Json]:
+    """What is in a file for Leveret alone."""
+    own = definitions.get("leveret")
+    return own if isinstance(own, dict) else {}
 
 
 @command

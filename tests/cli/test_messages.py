@@ -142,6 +142,15 @@ def test_definitions_go_round(server, cli, tmp_path):
     assert server.bodies("POST /api/definitions") == [definitions]
 
 
+def test_export_names_the_users_that_rabbitmq_will_pass_over(server, cli, tmp_path):
+    own = {"users": [{"name": "ann"}, {"name": "ben"}], "queues": [{}]}
+    server.answers["GET /api/definitions"] = {"users": [{"name": "old"}], "leveret": own}
+    file = str(tmp_path / "d.json")
+    counted, told = cli("export_definitions", file).err.splitlines()
+    assert counted == f"Definitions exported to {file}: 3 users."
+    assert "could not check the passwords (Argon2id) of ann, ben:" in told
+
+
 def test_definitions_that_are_no_json(server, cli, tmp_path):
     file = tmp_path / "d.json"
     file.write_bytes(b"\xff{")

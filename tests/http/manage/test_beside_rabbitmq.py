@@ -60,9 +60,12 @@ def test_rabbitmq_imports_the_export_with_all_that_is_only_ours(api, moved, rabb
     api.put("policies", moved, "both", body=both)
     api.put("policies", moved, "alone", body={"pattern": "^s", "definition": {"history": "off"}})
     api.put("operator-policies", moved, "both", body=both)
+    api.put("permissions", moved, "porter", body={"configure": "", "write": "", "read": ".*"})
     whole = api.get("definitions")
+    assert [row["name"] for row in whole["leveret"]["users"]] == ["porter"]
 
     assert rabbitmq.call("POST", "definitions", body=whole).text == ""
+    assert "porter" not in {row["name"] for row in rabbitmq.get("users")}
     assert {row["name"] for row in rabbitmq.get("queues", moved)} == {
         "retries", "once", "ranked", "strict", "events", "events-0", "events-1"
     }  # fmt: skip

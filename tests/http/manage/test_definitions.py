@@ -165,6 +165,37 @@ def test_old_forms_of_rabbitmq_are_read(api):
     api.delete("users", "old")
 
 
+def test_users_that_rabbitmq_could_not_check_are_kept_from_it(api, vhost):
+    rights = {"configure": "", "write": "", "read": ".*"}
+    topic = {"exchange": "amq.topic", "write": "a", "read": "b"}
+    api.put("users", "ann", body={"password": "pw", "tags": "monitoring"})
+    api.put("permissions", vhost, "ann", body=rights)
+    api.put("topic-permissions", vhost, "ann", body=topic)
+    api.put("user-limits", "ann", "max-channels", body={"value": 5})
+    out = api.get("definitions")
+    own = out["leveret"]
+    assert [row["name"] for row in out["users"]] == ["guest"]
+    assert {row["user"] for row in out["permissions"] + out["topic_permissions"]} == {"guest"}
+    assert [row["name"] for row in own["users"]] == ["ann"]
+    assert own["permissions"] == [{"user": "ann", "vhost": vhost, **rights}]
+    assert own["topic_permissions"] == [{"user": "ann", "vhost": vhost, **topic}]
+
+    api.delete("users", "ann")
+    assert api.post("definitions", vhost, body=out) == 204  # into one vhost: users are not of it
+    assert api.refused("GET", "users", "ann")[0] == 404
+    assert api.post("definitions", body=out) == 204
+    assert api.get("definitions") == out
+    api.delete("users", "ann")
+
+
+def test_own_users_are_judged_like_others(api):
+    own = {"users": [{"name": "u", "password_hash": "%", "tags": ""}]}
+    status, reason = api.refused("POST", "definitions", body={"leveret": own})
+    assert status == 400 and reason.startswith("leveret.users[0]: ")
+    own = {"permissions": [{"user": "no", "vhost": "/", "configure": "", "write": "", "read": ""}]}
+    assert "no user 'no'" in api.refused("POST", "definitions", body={"leveret": own})[1]
+
+
 def test_imported_definitions_survive_a_restart(tmp_path):
     settings = in_process_settings(http_enabled=True, data_dir=tmp_path)
     with ThreadedBroker(settings) as running:
