@@ -21,6 +21,9 @@ SERIOUS = ("serious", "critical")
 # Only colours differ between light and dark, so there the contrast alone is checked again.
 IN_DARK = ["color-contrast"]
 FITS = "document.documentElement.scrollWidth <= innerWidth"
+# Tables that show a phone all they have, below each other: what they can do is in reach.
+STACKED = "[...document.querySelectorAll('.table-wrap:has(.stacked)')]"
+IN_REACH = STACKED + ".every((one) => one.scrollWidth <= one.clientWidth)"
 
 # Name of the page, its address, and what shows that it is there with its data.
 PAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
@@ -80,6 +83,7 @@ def _inspect(tab: Dashboard, name: str) -> None:
     page.emulate_media(color_scheme="light")
     page.set_viewport_size(PHONE)
     until(lambda: bool(page.evaluate(FITS)), "a layout as narrow as the screen")
+    until(lambda: bool(page.evaluate(IN_REACH)), "a table as narrow as the screen")
     page.set_viewport_size(DESKTOP)
 
 
@@ -103,6 +107,15 @@ def test_page(walker: Dashboard, name: str) -> None:
         walker.press("Show the way")
         expect(walker.test_id("dry-run-result")).to_be_visible()
     _inspect(walker, name)
+    walker.watch.must_be_clean()
+
+
+@pytest.mark.parametrize("name", ["queue", "user", "vhost", "settings"])
+def test_pages_with_stacked_tables_are_known(walker: Dashboard, name: str) -> None:
+    segments, query, sign = PAGES[name]
+    walker.open(*segments, query=query)
+    expect(walker.page.locator(sign).first).to_be_visible()
+    assert walker.page.evaluate(STACKED + ".length") >= 1
     walker.watch.must_be_clean()
 
 

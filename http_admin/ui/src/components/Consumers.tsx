@@ -19,5 +19,5 @@ const BY_QUEUE: Column<Consumer> = { id: 'queue', title: 'Queue', render: (one) 
 
 export function Consumers({ consumers, of }: { consumers: readonly Consumer[]; of: 'queue' | 'channel' }) {
   const columns = [TAG, of === 'queue' ? BY_CHANNEL : BY_QUEUE, ...REST];
-  return <DataTable label="Consumers" testid="consumers" columns={columns} rows={consumers} rowKey={(one) => `${one.channel_details?.name}\n${one.consumer_tag}`} />;
+  return <DataTable stacked label="Consumers" testid="consumers" columns={columns} rows={consumers} rowKey={(one) => `${one.channel_details?.name}\n${one.consumer_tag}`} />;
 }

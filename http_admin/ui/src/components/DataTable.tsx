@@ -26,12 +26,14 @@ interface TableProps<Row> {
   onSort?: (next: Sorting) => void;
   testid?: string;
   busy?: boolean;
+  /** On a phone a row is a block, its fields below each other with their titles: nothing is hidden. */
+  stacked?: boolean;
 }
 
-export function DataTable<Row>({ label, columns, rows, rowKey, sorting, onSort, testid, busy }: TableProps<Row>) {
+export function DataTable<Row>({ label, columns, rows, rowKey, sorting, onSort, testid, busy, stacked }: TableProps<Row>) {
   return (
     <div class="table-wrap" role="region" aria-label={label} tabIndex={0}>
-      <table aria-busy={busy} data-testid={testid}>
+      <table class={stacked ? 'stacked' : undefined} aria-busy={busy} data-testid={testid}>
         <thead>
           <tr>
             {columns.map((column) => (
@@ -64,7 +66,7 @@ function cell<Row>(column: Column<Row>, row: Row, index: number) {
     );
   }
   return (
-    <td key={column.id} class={classes(column)}>
+    <td key={column.id} class={classes(column)} data-title={column.title || undefined}>
       {column.render(row)}
     </td>
   );

@@ -27,7 +27,7 @@ export function PermissionTable({ permissions, show, onChange }: { permissions: 
     })),
     { id: 'clear', title: '', render: (one) => <button class="button button-small" aria-label={`Take away permissions of ${one.user} in ${one.vhost}`} onClick={() => void clear(one, onChange)}>Take away</button> },
   ];
-  return <DataTable label="Permissions" testid="permissions" columns={columns} rows={permissions} rowKey={(one) => `${one.user}\n${one.vhost}`} />;
+  return <DataTable stacked label="Permissions" testid="permissions" columns={columns} rows={permissions} rowKey={(one) => `${one.user}\n${one.vhost}`} />;
 }
 
 interface SetProps {

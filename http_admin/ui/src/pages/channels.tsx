@@ -20,8 +20,8 @@ export const CHANNEL_COLUMNS: readonly Column<Channel>[] = [
   { id: 'consumers', title: 'Consumers', sort: 'consumer_count', numeric: true, minor: true, render: (one) => count(one.consumer_count) },
   { id: 'prefetch', title: 'Prefetch', sort: 'prefetch_count', numeric: true, minor: true, render: (one) => (one.prefetch_count === 0 ? 'no limit' : count(one.prefetch_count)) },
   { id: 'unacked', title: 'Unacked', sort: 'messages_unacknowledged', numeric: true, render: (one) => count(one.messages_unacknowledged) },
-  { id: 'publish', title: 'Publish', sort: 'message_stats.publish_details.rate', numeric: true, render: (one) => rate(one.message_stats?.publish_details?.rate ?? 0) },
-  { id: 'deliver', title: 'Deliver', sort: 'message_stats.deliver_get_details.rate', numeric: true, render: (one) => rate(one.message_stats?.deliver_get_details?.rate ?? 0) },
+  { id: 'publish', title: 'Publish', sort: 'message_stats.publish_details.rate', numeric: true, minor: true, render: (one) => rate(one.message_stats?.publish_details?.rate ?? 0) },
+  { id: 'deliver', title: 'Deliver', sort: 'message_stats.deliver_get_details.rate', numeric: true, minor: true, render: (one) => rate(one.message_stats?.deliver_get_details?.rate ?? 0) },
 ];
 
 export function Mode({ channel }: { channel: Channel }) {

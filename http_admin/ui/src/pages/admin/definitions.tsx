@@ -13,11 +13,18 @@ const PARTS: Record<string, [string, string?]> = {
   exchanges: ['exchange'], queues: ['queue'], bindings: ['binding'],
 };
 
-/** "3 queues, 2 exchanges": what a definitions file holds. */
+const ACCOUNTS = ['users', 'permissions', 'topic_permissions'];
+
+function length(list: unknown): number {
+  return Array.isArray(list) ? list.length : 0;
+}
+
+/** "3 queues, 2 exchanges": what a definitions file holds. Users may be in the part for Leveret alone. */
 function summary(definitions: Definitions): string {
+  const own = (definitions.leveret ?? {}) as Record<string, unknown>;
   const parts = Object.entries(PARTS).flatMap(([key, [one, many]]) => {
-    const list = definitions[key];
-    return Array.isArray(list) && list.length > 0 ? [plural(list.length, one, many)] : [];
+    const total = length(definitions[key]) + (ACCOUNTS.includes(key) ? length(own[key]) : 0);
+    return total > 0 ? [plural(total, one, many)] : [];
   });
   return parts.length === 0 ? 'nothing' : parts.join(', ');
 }
@@ -51,7 +58,8 @@ function ExportCard() {
   };
   return (
     <Card title="Export">
-      <p class="muted card-lead">One JSON file with users (passwords as hashes), virtual hosts, permissions, policies, queues, exchanges and bindings. Messages are not part of it. RabbitMQ reads it too.</p>
+      <p class="muted card-lead">One JSON file with users (passwords as hashes), virtual hosts, permissions, policies, queues, exchanges and bindings. Messages are not part of it.</p>
+      <p class="muted card-lead">RabbitMQ reads it, too, but for users whose password is kept as Argon2id, which it could not check: make those there anew.</p>
       <Form label="Export definitions" action="Download definitions" testid="export-definitions" onSubmit={run}>
         <SelectField label="Of" value={vhost} onInput={setVhost} options={options} />
       </Form>

@@ -25,7 +25,7 @@ export function SettingsPage() {
       {data && (
         <Card tight>
           <div class="toolbar"><FilterBox label="Filter settings" value={filter} onInput={setFilter} /></div>
-          <DataTable label="Settings" testid="settings" columns={COLUMNS} rows={sorted(matching(data, ['key', 'description', 'source'], filter), sorting)} rowKey={(one) => one.key} sorting={sorting} onSort={setSorting} />
+          <DataTable stacked label="Settings" testid="settings" columns={COLUMNS} rows={sorted(matching(data, ['key', 'description', 'source'], filter), sorting)} rowKey={(one) => one.key} sorting={sorting} onSort={setSorting} />
         </Card>
       )}
     </>
