@@ -232,8 +232,8 @@ class Writer:
             self._report(Swept(usage))
 
     def _checkpoint(self) -> None:
-        self._wal_pages = 0
         self._connection.execute(statements.CHECKPOINT).fetchall()
+        self._wal_pages = 0  # only now: whoever sees this may use the connection in a test
 
     def _close(self, closing: Closing) -> None:
         self._end_sweep()
