@@ -61,28 +61,29 @@ def _chunks(database: Database, request: Request, tally: Tally) -> Iterator[_Chu
 
 def count_messages(database: Database, request: Request) -> dict[str, Any]:
     """Rows and bytes by plain SQL aggregates where they can tell, and rows by first queue."""
-    counted = Request("messages", request.from_id, request.to_id, ("body_bytes",),
-                      request.selection)  # fmt: skip
+    selection, span = request.selection, (request.from_id, request.to_id)
+    is_chosen = bool(selection.queues or selection.vhosts)
+    columns = ("id", "body_bytes") if is_chosen else ("id",)
     firsts: Counter[int] = Counter()
     queues: dict[int, QueueName] = {}
     size = 0
-    for chunk in _chunks(database, counted, Tally()):
-        mask = _maybe_mask(database, request.selection, chunk)
+    for chunk in _chunks(database, Request("messages", *span, columns, selection), Tally()):
+        mask = _maybe_mask(database, selection, chunk)
         kept = slice(None) if mask is None else mask
         numbers, rows = np.unique(chunk.taken.firsts()[kept], return_counts=True)
         firsts.update(dict(zip(numbers.tolist(), rows.tolist(), strict=True)))
         queues |= chunk.taken.queues
-        size += int(chunk.number("size")[kept].sum())
-    answer: dict[str, Any] = {"rows": firsts.total(), "bytes": size}
-    if request.selection.queues or request.selection.vhosts:
-        return answer | {"groups": _groups(firsts, queues)}
-    condition, values = _conditions(request.selection)
+        size += int(chunk.number("size")[kept].sum()) if is_chosen else 0
+    groups = _groups(firsts, queues)
+    if is_chosen:
+        return {"rows": firsts.total(), "bytes": size, "groups": groups}
+    condition, values = _conditions(selection)
     row = database.row(
         "SELECT count(*), coalesce(sum(size), 0) FROM messages"  # noqa: S608
         f" WHERE id >= ? AND id < ? {condition}",
-        [request.from_id, request.to_id, *values],
+        [*span, *values],
     )
-    return {"rows": int(row[0]), "bytes": int(row[1]), "groups": _groups(firsts, queues)}
+    return {"rows": int(row[0]), "bytes": int(row[1]), "groups": groups}
 
 
 def _groups(firsts: Counter[int], queues: dict[int, QueueName]) -> list[dict[str, Any]]:

@@ -19,6 +19,8 @@ from spark_sink.packed import Ints, Packed, bytes_sql, number_sql, numbers
 from spark_sink.selection import NOTHING, Selection
 
 LOG_KIND = "stream"
+_GOVERNED = ("classic", "quorum")
+"""What waits at an exchange for its time to come is in a queue that no policy governs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,8 @@ def _asked(queue: QueueName, policies: list[_Policy]) -> object:
     """What the first policy that governs a queue says about its history."""
     import re2  # as the broker matches it; a pattern of Python's own may take for ever
 
+    if queue.kind not in _GOVERNED:
+        return None
     for policy in policies:
         kinds = ("all", "queues", f"{queue.kind}_queues")
         governs = policy.vhost == queue.vhost and policy.apply_to in kinds

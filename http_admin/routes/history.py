@@ -2,7 +2,8 @@
 
 Who may see what. A life is shown to users who may look into its vhost; the body only to those who
 may read one of the queues it was in, or to administrators. Whole history goes to users with the
-tag monitoring, of those vhosts whose queues they may all read.
+tag monitoring, of those vhosts whose queues they may all read. A queue without history has a
+journal for itself; it is shown to nobody.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from http_admin.shapes import MessageProperties
 from http_admin.surroundings import Around, HistorySource
 from http_admin.views import Row
 from leveret.broker import Action, Broker, User
-from leveret.model.history import EventKind
+from leveret.model.history import EventKind, Keep
 from leveret.model.properties import decode_properties
 from queues.storage.directory import DATABASE_NAME
 from queues.storage.history import Happening, HistoryReader, Life
@@ -64,7 +65,7 @@ class TracedMessage(BaseModel):
     time_ms: int
     properties: MessageProperties
     payload_bytes: int
-    kept: str = Field(description="full, metadata or nothing.")
+    kept: str = Field(description="full or metadata.")
     payload: str | None = None
     payload_encoding: str | None = None
 
@@ -134,6 +135,7 @@ async def trace(
     allowed = {one.name for one in visible_vhosts(hub, user)}
     if vhost is not None:
         allowed &= {vhost}
+    lives = [life for life in lives if life.keep is not Keep.NOTHING]
     seen = [life for life in lives if _vhost_of(life) in allowed][:MOST_LIVES]
     if not seen:
         raise not_found("no such message in the history")
@@ -161,9 +163,19 @@ def _vhost_of(life: Life) -> str:
 
 
 def _told(hub: Broker, user: User, lives: list[Life]) -> Row:
-    events = [_event(life, one) for life in lives for one in life.happenings]
+    events = [
+        _event(life, one) for life in lives for one in life.happenings if _has_history(hub, one)
+    ]
     events.sort(key=lambda event: event["time_ms"])
     return {"message": _message(lives[0], _may_read(hub, user, lives[0])), "events": events}
+
+
+def _has_history(hub: Broker, one: Happening) -> bool:
+    """As its queue is governed now; deleted ones as if they were there."""
+    if not one.queue:
+        return True
+    asked = hub.policies.effective(one.vhost, one.queue, one.queue_kind).definition
+    return bool(asked.get("history", hub.settings.history) != "off")
 
 
 def _may_read(hub: Broker, user: User, life: Life) -> bool:

@@ -32,6 +32,7 @@ class Happening:
     queue_id: int
     vhost: str
     queue: str
+    queue_kind: str
     actor: Origin | None
     detail: str | None
     size: int | None
@@ -119,13 +120,21 @@ class HistoryReader:
 
 
 def _happening(row: Sequence[Any], message_id: int) -> Happening | None:
-    time_ms, kind, queue_id, vhost, queue, detail, ids, sizes, *origin = row
+    time_ms, kind, queue_id, vhost, queue, queue_kind, detail, ids, sizes, *origin = row
     found = unpack_ids(ids)
     if message_id not in found:
         return None  # the bytes matched across two neighbours
     size = None if sizes is None else unpack_sizes(sizes)[found.index(message_id)]
     return Happening(
-        time_ms, EventKind(kind), queue_id, vhost or "", queue or "", _origin(origin), detail, size
+        time_ms=time_ms,
+        kind=EventKind(kind),
+        queue_id=queue_id,
+        vhost=vhost or "",
+        queue=queue or "",
+        queue_kind=queue_kind or "",
+        actor=_origin(origin),
+        detail=detail,
+        size=size,
     )
 
 

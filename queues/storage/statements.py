@@ -286,7 +286,7 @@ ONE_MESSAGE: Final = (
     f" {_ORIGIN} FROM messages m LEFT JOIN origins o ON o.id=m.origin WHERE m.id=?"
 )
 EVENTS_OF_MESSAGE: Final = (
-    "SELECT e.time_ms, e.kind, e.queue_id, q.vhost, q.name, e.detail, e.ids, e.sizes,"  # noqa: S608
+    "SELECT e.time_ms, e.kind, e.queue_id, q.vhost, q.name, q.kind, e.detail, e.ids, e.sizes,"  # noqa: S608
     f" {_ORIGIN} FROM events e LEFT JOIN queues q ON q.id=e.queue_id"
     " LEFT JOIN origins o ON o.id=e.actor"
     " WHERE e.first_id<=? AND e.last_id>=? AND instr(e.ids, ?)>0"
