@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import platform
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -228,3 +231,25 @@ async def test_hash_of_rabbitmq_is_made_anew_at_the_next_login(
         assert again.broker.users.by_name["old"].hashing == passwords.ARGON2ID
         assert await _why(again.broker, "old", "secret") is None
         assert await _why(again.broker, "old", "guess") is Refusal.WRONG
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others need no telling")
+def test_memory_of_a_hash_goes_back_to_the_system() -> None:
+    """In a process of its own: how memory is kept counts for all of one."""
+    program = """
+import pathlib
+from concurrent.futures import ThreadPoolExecutor
+from leveret.broker.access import passwords
+def resident():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+with ThreadPoolExecutor(2, initializer=passwords.give_memory_back) as threads:
+    __import__("argon2.low_level")
+    before = resident()
+    made = list(threads.map(passwords.make, "ab"))
+    assert not any(threads.map(passwords.verify, made * 4, ["x"] * 8))
+    print(resident() - before)
+"""
+    grown = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, timeout=120
+    ).stdout
+    assert int(grown) < passwords.MEMORY_KIB * 1024 // 2

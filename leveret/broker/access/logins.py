@@ -243,7 +243,9 @@ class Logins:
         if self._threads is None:
             from concurrent.futures import ThreadPoolExecutor
 
-            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="leveret-login")
+            self._threads = ThreadPoolExecutor(
+                THREADS, thread_name_prefix="leveret-login", initializer=passwords.give_memory_back
+            )
         return self._threads
 
     # Letting in --------------------------------------------------------------------------------
