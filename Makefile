@@ -13,6 +13,7 @@ FOR_RUN := $(VENV)/.installed-for-run
 FOR_DEV := $(VENV)/.installed-for-dev
 FOR_ALL := $(VENV)/.installed-for-all
 FOR_TORTURE := $(VENV)/.installed-for-torture
+SEMGREP := $(VENV)/semgrep/bin/semgrep
 
 .DEFAULT_GOAL := check
 .PHONY: check help setup run test test-random coverage clients lint format bench torture torture-spark ui docs docs-check readme wheel clean
@@ -68,11 +69,12 @@ format: $(FOR_DEV)  ## Format the code and mend what can be mended
 bench: $(FOR_DEV)  ## Compare with RabbitMQ, side by side; ARGS="--json ..."
 	$(BIN)/python -m benchmarks $(ARGS)
 
-torture: $(FOR_TORTURE)  ## Kill, starve, damage and attack a broker, check what it does; ARGS="--only R-02"
+torture: $(FOR_TORTURE) $(SEMGREP)  ## Kill, starve, damage and attack a broker, check what it does; ARGS="--only R-02"
 	@tools/system-part strace
 	@tools/system-part fuse
 	@tools/system-part faketime
 	@tools/system-part network
+	@tools/system-part testssl
 	@tools/system-part rabbitmq
 	$(BIN)/python -m tests.torture $(ARGS)
 
@@ -121,6 +123,12 @@ $(FOR_TORTURE): pyproject.toml | $(BIN)/python
 	@echo "Installing what developing and attacking need into $(VENV)."
 	@$(PIP) --editable '.[dev,torture]'
 	@touch $(FOR_RUN) $(FOR_DEV) $@
+
+# It wants older versions of what others here use.
+$(SEMGREP): | $(BIN)/python
+	@echo "Installing semgrep into an environment of its own."
+	@$(BIN)/python -m venv $(VENV)/semgrep
+	@$(VENV)/semgrep/bin/python -m pip install --quiet --disable-pip-version-check 'semgrep>=1.182.0'
 
 $(FOR_ALL): pyproject.toml | $(BIN)/python
 	@echo "Installing what all tests need into $(VENV); Spark alone is half a gigabyte."

@@ -1,6 +1,7 @@
 """R-48: what must not be in the source of the broker at all, whoever could reach it.
 
-`make lint` has the rules of bandit (ruff's S) for all of it; `make torture` runs bandit itself.
+`make lint` has the rules of bandit (ruff's S) for all of it; `make torture` runs bandit itself,
+semgrep with rules of the project's own, and pip-audit.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.brokers import ROOT
+from tests.torture.security.sources import RULES, judge_audit
 
 ROOMS = ("leveret", "exchange", "queues", "bindings", "amqp_server", "http_admin", "spark_sink")
 MODULES = {
@@ -122,3 +125,23 @@ def test_every_requirement_names_the_oldest_version_that_will_do() -> None:
     for line in declared["dependencies"]:
         assert re.match(r"[\w.-]+(\[\w+\])?(>=|==)\d", line), line
     assert requires("leveret")
+
+
+def test_every_rule_of_semgrep_brings_along_what_it_must_find() -> None:
+    rules = yaml.safe_load(RULES.read_text(encoding="utf-8"))["rules"]
+    assert len({rule["id"] for rule in rules}) == len(rules) > 20
+    assert all(rule["metadata"]["finds"].strip() for rule in rules)
+
+
+def test_audit_that_could_not_ask_is_not_called_clean() -> None:
+    """pip-audit itself says "no known vulnerabilities" of packages it learnt nothing about."""
+    unknown = {"name": "one", "skip_reason": "not found"}
+    problems, figure = judge_audit([unknown, unknown])
+    assert problems == [] and "none of 2 packages" in figure
+    clean = {"name": "two", "version": "1", "vulns": []}
+    assert judge_audit([unknown, clean]) == (
+        [],
+        "pip-audit: 1 of 2 packages asked about, 0 known to be vulnerable",
+    )
+    flawed = {"name": "three", "version": "1", "vulns": [{"id": "PYSEC-1"}]}
+    assert judge_audit([clean, flawed])[0] == ["pip-audit: three 1 has PYSEC-1"]

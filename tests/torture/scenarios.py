@@ -35,7 +35,8 @@ from tests.torture.security.matching import match_slowly
 from tests.torture.security.names import flood_names
 from tests.torture.security.revoking import revoke
 from tests.torture.security.rows import ROWS
-from tests.torture.security.scans import scan_source, scan_tls
+from tests.torture.security.scans import scan_tls
+from tests.torture.security.sources import scan_source
 from tests.torture.security.splits import split_sessions
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
@@ -99,11 +100,11 @@ SCENARIOS = (
     Scenario("R-35", "patterns that take long", 2_000, "patterns", match_slowly),
     Scenario("R-36", "channels", 20, "rounds of all", open_all_channels),
     Scenario("R-37", "conformance", 5_000, "walks of each model", conform),
-    Scenario("R-38", "TLS as sslyze sees it, and peers", 1_000, "key updates", scan_tls),
+    Scenario("R-38", "TLS as scanners see it, and peers", 1_000, "key updates", scan_tls),
     Scenario("R-39", "guessed passwords", 1_200, "tries", guess_passwords),
     *(Scenario(suite.row, suite.title, size, unit, suite) for suite, size, unit in ROWS),
     Scenario("R-41", "rights taken away", 200, "rounds of four", revoke),
-    Scenario("R-48", "bandit", 1, "scan", scan_source),
+    Scenario("R-48", "bandit, semgrep and pip-audit", 1, "scan", scan_source),
     Scenario("R-49", "a flood of names", 100_000, "queues, and as many bindings", flood_names),
     Scenario("R-21", "clock jumps", 200, "settings of the clock", set_the_clock),
     Scenario("C-delay", "kill -9 among delayed messages", 100, "kills", _delay),

@@ -1,49 +1,58 @@
-"""R-38: sslyze looks at the TLS port. R-48: bandit looks at the source."""
+"""R-38: sslyze and testssl.sh look at the TLS ports, and peers misbehave on one of them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import shutil
 import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import trustme
 
-from tests.support.brokers import ROOT
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 from tests.torture.security import tls_peers
 from tests.torture.security.raw import log_in_seconds
+from tests.torture.security.sources import run
 
-TITLE = "TLS as sslyze sees it, and peers"
+TITLE = "TLS as scanners see it, and peers"
 STALLED = 30
-SOURCES = ("leveret", "exchange", "queues", "bindings", "amqp_server", "http_admin", "spark_sink")
 OLD = ("ssl_2_0", "ssl_3_0", "tls_1_0", "tls_1_1")
 NEW = ("tls_1_2", "tls_1_3")
 WEAK = ("heartbleed", "openssl_ccs_injection", "robot")
+BAD = ("MEDIUM", "HIGH", "CRITICAL")
+OWNERS_CHOICE = ("cert_revocation", "cert_chain_of_trust")
+"""What a certificate made a moment ago cannot have: where to ask whether it was revoked, and an
+authority that testssl.sh knows."""
 
 
 async def scan_tls(
     directory: Path, updates: int, _seed: int, progress: Progress = silent
 ) -> Outcome:
-    """sslyze, and beside it peers that stall, speak something else or want new keys."""
+    """Both scanners, and beside them peers that stall, speak something else or want new keys."""
     files = _certificate(directory)
-    broker = BrokerProcess(directory / "data")
-    broker.settings = (f"tls_cert={files[0]}", f"tls_key={files[1]}", "amqps_port=0")
+    broker = BrokerProcess(directory / "data", env={"LEVERET_HTTP_ENABLED": "true"})
+    broker.settings = (
+        f"tls_cert={files[0]}", f"tls_key={files[1]}", "amqps_port=0", "https_port=0", "http_port=0"
+    )  # fmt: skip
     line = await broker.launch()
-    port = line.split("amqps=")[1].split()[0].rpartition(":")[2]
-    broker.address = ("127.0.0.1", int(line.split("amqp=")[1].split()[0].rpartition(":")[2]))
+    plain, secure, web = (_place(line, name) for name in ("amqp", "amqps", "https"))
+    broker.address = plain
     report = directory / "sslyze.json"
-    said = await _run("-m", "sslyze", f"--json_out={report}", f"127.0.0.1:{port}")
-    seen = await tls_peers.meet(broker, ("127.0.0.1", int(port)), STALLED, updates)
-    alive = await log_in_seconds(broker.address) < float("inf")
+    where = "{}:{}".format(*secure)
+    said = await run(sys.executable, "-m", "sslyze", f"--json_out={report}", where)
+    seen = await tls_peers.meet(broker, secure, STALLED, updates)
+    problems, judged = await _testssl(directory, secure, web)
+    if await log_in_seconds(broker.address) == float("inf"):
+        problems.append("nobody could log in afterwards")
     await broker.stop()
     found = _load(report)
     if found is None:
         problem = f"sslyze ran nothing (is it installed?): {said[-300:]}"
         return Outcome("R-38", TITLE, "", (problem,))
-    problems = [] if alive else ["nobody could log in afterwards"]
     accepted = {name: len(_accepted(found, name)) for name in (*OLD, *NEW)}
     problems += [f"{name} is spoken" for name in OLD if accepted[name]]
     problems += [f"{name} is not spoken" for name in NEW if not accepted[name]]
@@ -53,9 +62,49 @@ async def scan_tls(
     progress(updates, updates)
     figures = (
         f"TLS 1.2 with {accepted['tls_1_2']} ciphers, TLS 1.3 with {accepted['tls_1_3']}, nothing "
-        f"older; no Heartbleed, CCS injection, ROBOT, compression or client renegotiation; {seen}"
+        f"older; no Heartbleed, CCS injection, ROBOT, compression or client renegotiation; "
+        f"testssl.sh: {judged}; {seen}"
     )
     return Outcome("R-38", TITLE, figures, tuple(problems), tuple(seen.late))
+
+
+def _place(line: str, name: str) -> tuple[str, int]:
+    host, _, port = line.split(f" {name}=")[1].split()[0].rpartition(":")
+    return host, int(port)
+
+
+async def _testssl(directory: Path, *places: tuple[str, int]) -> tuple[list[str], str]:
+    """What it finds worse than "low" on the ports of AMQP and HTTP, and how much it looked at."""
+    program = shutil.which("testssl") or shutil.which("testssl.sh")
+    if program is None:
+        return ["there is no testssl.sh"], "did not run"
+    problems, counts = list[str](), Counter[str]()
+    for number, (host, port) in enumerate(places):
+        report = directory / f"testssl-{number}.json"
+        said = await run(
+            program, "--quiet", "--color", "0", "--warnings", "batch", "--nodns", "none",
+            "--jsonfile", str(report), f"{host}:{port}",
+        )  # fmt: skip
+        findings = read_testssl(report)
+        if not findings:
+            problems.append(f"testssl.sh found out nothing about port {port}: {said[-300:]}")
+        counts.update(one["severity"] for one in findings)
+        problems += [
+            f"testssl.sh: {one['id']} is {one['severity']}: {one['finding']}"
+            for one in findings
+            if one["severity"] in BAD and not one["id"].startswith(OWNERS_CHOICE)
+        ]
+    looked = counts.total() - counts["DEBUG"]
+    return problems, f"{looked} findings on two ports, {len(problems)} above low"
+
+
+def read_testssl(report: Path) -> list[dict[str, str]]:
+    """An answer that is not whole is none."""
+    try:
+        findings: list[dict[str, str]] = json.loads(report.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return findings
 
 
 def _folder(directory: Path) -> Path:
@@ -65,7 +114,9 @@ def _folder(directory: Path) -> Path:
 
 def _certificate(directory: Path) -> tuple[Path, Path]:
     _folder(directory)
-    made = trustme.CA().issue_cert("localhost", "127.0.0.1")
+    now, days = datetime.now(UTC), timedelta(days=30)
+    names = ("localhost", "127.0.0.1")
+    made = trustme.CA().issue_cert(*names, not_before=now - days, not_after=now + days)
     cert, key = directory / "cert.pem", directory / "key.pem"
     made.cert_chain_pems[0].write_to_path(cert)
     made.private_key_pem.write_to_path(key)
@@ -99,50 +150,3 @@ def _weaknesses(found: Any) -> list[str]:
     if renegotiation.get("is_vulnerable_to_client_renegotiation_dos"):
         problems.append("clients may renegotiate")
     return problems
-
-
-async def scan_source(
-    directory: Path, _rounds: int, _seed: int, progress: Progress = silent
-) -> Outcome:
-    report = _folder(directory) / "bandit.json"
-    folders = [str(ROOT / name) for name in SOURCES]
-    said = await _run(
-        "-m", "bandit", "-q", "-r", *folders, "-x", str(ROOT / "http_admin" / "ui"),
-        "-f", "json", "-o", str(report),
-    )  # fmt: skip
-    if not _exists(report):
-        return Outcome("R-48", "bandit", "", (f"bandit ran nothing: {said[-300:]}",))
-    found = _results(report)
-    counts = dict.fromkeys(("HIGH", "MEDIUM", "LOW"), 0)
-    for one in found:
-        counts[one["issue_severity"]] += 1
-    problems = tuple(
-        f"{one['filename']}:{one['line_number']} {one['issue_text']}"
-        for one in found
-        if one["issue_severity"] == "HIGH"
-    )
-    progress(1, 1)
-    figures = (
-        f"{counts['HIGH']} findings of high severity, {counts['MEDIUM']} of medium (SQL made of "
-        f"constants), {counts['LOW']} of low"
-    )
-    return Outcome("R-48", "bandit", figures, problems)
-
-
-def _exists(path: Path) -> bool:
-    return path.exists()
-
-
-def _results(report: Path) -> list[Any]:
-    found: list[Any] = json.loads(report.read_text(encoding="utf-8"))["results"]
-    return found
-
-
-async def _run(*arguments: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    return (await process.communicate())[0].decode(errors="replace")
