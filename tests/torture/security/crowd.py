@@ -12,6 +12,7 @@ from pamqp import commands, frame
 from tests.torture.client import PROPERTIES, Client
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
+from tests.torture.security.health import notes
 from tests.torture.security.raw import (
     HEADER,
     Raw,
@@ -26,6 +27,8 @@ KIB_EACH = 30
 IDLE_SHARE = 5.0
 PAIR_RATIO = 1.5
 SLACK = 5
+MOST_MORE = 0.02
+SAMPLES_SECONDS = 30.0
 UNAUTHENTICATED = 1_000
 DOUBT_SECONDS = 0.2
 LOST_TASKS = ("Task was destroyed", "never retrieved", "was never awaited")
@@ -42,12 +45,15 @@ async def stay_idle(
     tries: int = 1_000,
 ) -> Outcome:
     """Open them all, watch what they cost, close them, and open as many again."""
+    notes_file = directory.with_name("blocks")
     broker = BrokerProcess(directory, "--memory")
+    broker.program = ("-m", "tests.torture.security.weigh", str(notes_file))
     await broker.start()
     files = descriptors(broker.pid)
     few = await _open(broker, 10, silent)
     alone = await _pair_seconds(broker, tries)
     await _drop(broker, few, files - SLACK)  # warm up
+    blocks = int(await notes(broker, notes_file))
     before = broker.memory("VmRSS")
     crowd = await _open(broker, connections, progress)
     each = (broker.memory("VmRSS") - before) * 1024 / connections
@@ -58,6 +64,8 @@ async def stay_idle(
     beside = await _pair_seconds(broker, tries)
     await _drop(broker, crowd, files)
     left = descriptors(broker.pid) - files
+    more = await _more_blocks(broker, notes_file, blocks)
+    after = await _memory_after(broker, before, watch)
     crowd = await _open(broker, connections, silent)
     growth = broker.memory("VmRSS") - first_peak
     await _drop(broker, crowd, files)
@@ -67,6 +75,8 @@ async def stay_idle(
         problems.append(f"{each:.1f} KiB for each connection")
     if abs(left) > SLACK:
         problems.append(f"{left} descriptors left open")
+    if more > MOST_MORE:
+        problems.append(f"{more:.1%} more objects after they have gone")
     if growth > 5 + first_peak * 0.1:
         problems.append(f"{growth:.1f} MB more the second time")
     late = [f"idle processor share {share:.1f} %"] if share > IDLE_SHARE else []
@@ -74,10 +84,32 @@ async def stay_idle(
         late.append(f"a pair's p99 is {beside / alone:.1f} times what it is beside 10")
     figures = (
         f"{connections} connections with a channel: {each:.1f} KiB each, {share:.1f} % of a core "
-        f"idle, {growth:+.1f} MB when opened again, {left:+d} descriptors after; a pair's p99 "
+        f"idle, {growth:+.1f} MB when opened again, {left:+d} descriptors after; {before:.1f} MB "
+        f"before, {after:.1f} MB after they have gone, with {more:+.1%} of objects: the rest is "
+        f"free memory between them; a pair's p99 "
         f"{beside * 1000:.1f} ms beside them, {alone * 1000:.1f} ms beside 10"
     )
     return Outcome("R-16", "idle connections", figures, tuple(problems), tuple(late))
+
+
+async def _more_blocks(broker: BrokerProcess, file: Path, before: int) -> float:
+    """The share of objects that stays; samples of counters hold some for a few seconds."""
+    deadline = time.monotonic() + SAMPLES_SECONDS
+    while True:
+        more = int(await notes(broker, file)) / before - 1
+        if more <= MOST_MORE / 4 or time.monotonic() > deadline:
+            return more
+        await asyncio.sleep(0.5)
+
+
+async def _memory_after(broker: BrokerProcess, before: float, watch: float) -> float:
+    """When the broker has tidied up after a crowd, as far as it was one."""
+    deadline = time.monotonic() + 2 * watch
+    while time.monotonic() < deadline:
+        if broker.memory("VmRSS") <= 1.2 * before:
+            break
+        await asyncio.sleep(0.2)
+    return broker.memory("VmRSS")
 
 
 async def _pair_seconds(broker: BrokerProcess, tries: int) -> float:

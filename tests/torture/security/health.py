@@ -54,13 +54,16 @@ async def keep_in_time(
     problems = [f"no {name} at all" for name, count in counted.items() if not count]
     calls = await _blocking_calls(directory.with_name("watched"), seconds / 10) if watch else []
     problems += [f"blocks the loop: {call}" for call in calls]
+    slow = await _slow_callbacks(directory.with_name("slow"), seconds / 10) if watch else []
+    problems += [f"debug mode: {one}" for one in slow]
     figures = (
         f"{seconds} s of {counted['published'] / seconds:.0f} msg/s, "
         f"{counted['connections'] / seconds:.0f} connections/s and "
         f"{counted['requests'] / seconds:.0f} requests/s: lag p50 "
         f"{percentile(lags, 0.5) * 1000:.1f} ms, p99 {p99:.1f} ms, max {most:.0f} ms "
         f"(p99 {alone:.1f} ms with nothing to do: the machine's own); "
-        f"{len(calls)} calls that could block it"
+        f"{len(calls)} calls that could block it; in debug mode {len(slow)} callbacks of more than "
+        "100 ms of processor time"
     )
     return Outcome("R-19", "the loop under load", figures, tuple(problems), tuple(late))
 
@@ -87,10 +90,10 @@ class _Probed(BrokerProcess):
 
 
 async def _lags(broker: BrokerProcess, path: Path) -> list[float]:
-    return [float(lag) for lag in (await _notes(broker, path)).split()]
+    return [float(lag) for lag in (await notes(broker, path)).split()]
 
 
-async def _notes(broker: BrokerProcess, path: Path) -> str:
+async def notes(broker: BrokerProcess, path: Path) -> str:
     """What the broker has written down since it was asked last."""
     _forget(path)
     os.kill(broker.pid, signal.SIGUSR1)
@@ -121,14 +124,27 @@ MAY_BLOCK = (
 
 async def _blocking_calls(directory: Path, seconds: float) -> list[str]:
     """Calls of the loop's thread that could wait for a disk, a process or a clock."""
-    notes = directory.with_name("blocking")
-    broker = _Probed(directory, notes, "blocking")
+    found = await _said_under_load(directory, "blocking", seconds)
+    return [line for line in found if not any(allowed in line for allowed in MAY_BLOCK)]
+
+
+async def _slow_callbacks(directory: Path, seconds: float) -> list[str]:
+    return await _said_under_load(directory, "debugged", seconds)
+
+
+async def _said_under_load(directory: Path, module: str, seconds: float) -> list[str]:
+    """What a broker that is watched by this module writes down; not what it did to start."""
+    path = directory.with_name(module)
+    broker = _Probed(directory, path, module)
     await broker.start()
     counted = {"published": 0, "connections": 0, "requests": 0}
+    if module == "debugged":
+        await _ask(broker, time.monotonic() + 0.1, dict(counted))
+        await notes(broker, path)
     await _load(broker, seconds, counted, silent)
-    found = (await _notes(broker, notes)).splitlines()
+    found = (await notes(broker, path)).splitlines()
     await broker.stop()
-    return [line for line in found if not any(allowed in line for allowed in MAY_BLOCK)]
+    return found
 
 
 async def _flood(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> None:
