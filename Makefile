@@ -16,7 +16,7 @@ FOR_TORTURE := $(VENV)/.installed-for-torture
 SEMGREP := $(VENV)/semgrep/bin/semgrep
 
 .DEFAULT_GOAL := check
-.PHONY: check help setup run test test-random coverage clients lint format bench torture torture-spark ui docs docs-check readme wheel clean
+.PHONY: check help setup run test test-random coverage clients deploy-check lint format bench torture torture-spark ui docs docs-check readme wheel clean
 
 check: lint test  ## Lint, types and tests (the default)
 
@@ -30,6 +30,7 @@ setup: $(FOR_ALL) ui  ## Create .venv with everything that tests and lint need
 	@tools/system-part strace
 	@tools/system-part fuse
 	@tools/system-part openssl
+	@tools/system-part systemd
 	@tools/system-part rabbitmq
 	@$(BIN)/python -m tools.node_client
 
@@ -47,6 +48,11 @@ clients: $(FOR_DEV)  ## Try clients of other languages (Go, Ruby, Java, PHP, C, 
 	@tools/system-part clients
 	@$(BIN)/python -m tools.node_client
 	$(BIN)/python -m pytest -m "clients or not clients" tests/clients $(ARGS)
+
+deploy-check: $(FOR_DEV) ui  ## Boot a systemd that runs the unit file, on a copy of this machine; as root
+	@tools/system-part systemd
+	@tools/system-part network
+	$(BIN)/python -m pytest -m "deploy or not deploy" tests/packaging/test_systemd.py $(ARGS)
 
 test-random: setup  ## Run the tests in random order, properties with new examples; SEED=number repeats one
 	RANDOM_EXAMPLES=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -p randomly \

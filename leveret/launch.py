@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp_server.server import AmqpServer
+from leveret import supervisor
 from leveret.broker import Broker
 from leveret.config import Settings
 from leveret.log_lines import configure
@@ -355,9 +356,11 @@ async def _serve(settings: Settings) -> None:
         if running.tls is not None:
             loop.add_signal_handler(signal.SIGHUP, running.tls.reload)
         _announce(running)
+        supervisor.tell(supervisor.READY)
         _settle_garbage_collector()
         await running.stop_requested.wait()
         log.info("stopping")
+        supervisor.tell(supervisor.STOPPING)
 
 
 async def _on_a_daemon_thread(make: Callable[[], T]) -> T:

@@ -63,12 +63,12 @@ def clean(wheel, tmp_path_factory):
 
 
 @contextmanager
-def served(clean, *words):
+def served(clean, *words, **environment):
     """A command that is `leveret serve`, on free ports: where it says that it listens."""
     process = subprocess.Popen(
         [*words, "--amqp-port", "0", "--http-port", "0"],
         cwd=clean.folder,
-        env={"PATH": f"{clean.bin}:/usr/bin:/bin"},
+        env={"PATH": f"{clean.bin}:/usr/bin:/bin", **environment},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -156,10 +156,11 @@ def test_the_unit_file_starts_it(clean, tmp_path):
     }
     words = shlex.split(command)
     assert set(places) < set(words)
-    with served(clean, *(places.get(word, word) for word in words)) as where:
+    started = [places.get(word, word) for word in words]
+    with served(clean, *started, LEVERET_DEFAULT_PASSWORD="a long one") as where:
         listed = clean.run(
             *("leveret", "list_users", "--url", f"http://127.0.0.1:{port_of(where)}"),
-            *("--user", "admin", "--password", "change me"),
+            *("--user", "admin", "--password", "a long one"),
         )
     assert listed.returncode == 0 and "admin" in listed.stdout, listed.stderr
 

@@ -1,0 +1,100 @@
+"""The unit file as systemd sees it, and, on request (`make deploy-check`), as it runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import ROOT, running_leveret
+
+DEPLOY = ROOT / "docs" / "deploy"
+HERE = Path(__file__).parent
+PROGRAM = "/opt/leveret/bin/leveret"
+EXPOSED_AT_MOST = 20  # of 100; what systemd calls OK
+SECONDS = 600
+
+
+def analyzed(*words: str) -> str:
+    done = subprocess.run(
+        ["systemd-analyze", *words], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The same, with a program that is there on every machine."""
+    text = (DEPLOY / "leveret.service").read_text()
+    assert text.count(PROGRAM) == 1
+    unit = tmp_path / "leveret.service"
+    unit.write_text(text.replace(PROGRAM, "/bin/true"))
+    return unit
+
+
+def test_systemd_understands_every_line(unit: Path) -> None:
+    assert unit.name not in analyzed("verify", str(unit))
+
+
+def test_a_mistake_would_be_found(unit: Path) -> None:
+    unit.write_text(unit.read_text().replace("PrivateTmp", "PrivatTmp"))
+    assert "PrivatTmp" in analyzed("verify", str(unit))
+
+
+def test_it_may_do_little(unit: Path) -> None:
+    told = analyzed("security", "--offline=true", f"--threshold={EXPOSED_AT_MOST}", str(unit))
+    (level,) = re.findall(r"Overall exposure level for leveret.service: ([\d.]+)", told)
+    assert 0 < float(level) * 10 <= EXPOSED_AT_MOST
+
+
+@pytest.mark.parametrize("name", ["{folder}/notify", "@leveret-test-{pid}"])
+def test_a_supervisor_is_told(tmp_path: Path, name: str) -> None:
+    """The protocol of sd_notify, by a file and by an abstract name."""
+    address = name.format(folder=tmp_path, pid=os.getpid())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(address.replace("@", "\0", 1))
+        supervisor.settimeout(60)
+        with running_leveret("--memory", environment={"NOTIFY_SOCKET": address}):
+            assert supervisor.recv(100) == b"READY=1"
+        assert supervisor.recv(100) == b"STOPPING=1"
+
+
+@pytest.mark.parametrize("address", ["/nowhere/notify", "nonsense", ""])
+def test_a_supervisor_that_does_not_listen_is_no_harm(address: str) -> None:
+    with running_leveret("--memory", environment={"NOTIFY_SOCKET": address}) as target:
+        target.connect().close()
+
+
+@pytest.mark.deploy
+@pytest.mark.timeout(2 * SECONDS)
+def test_it_runs_below_systemd(tmp_path: Path) -> None:
+    """A real systemd boots on a copy of this machine; as root, with a network for pip."""
+    for name in ("leveret.service", "leveret.toml"):
+        shutil.copy(DEPLOY / name, tmp_path)
+    shutil.copy(HERE / "probe.sh", tmp_path)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=SECONDS)
+    spaces = ["--mount", "--pid", "--fork", "--cgroup", "--uts", "--ipc"]
+    boot = ["unshare", *spaces, "bash", str(HERE / "boot.sh"), str(tmp_path)]
+    booted = subprocess.run(boot, capture_output=True, text=True, check=False, timeout=SECONDS)
+    probed = tmp_path / "probe.out"
+    assert probed.exists(), booted.stdout + booted.stderr
+    text = probed.read_text()
+    told = dict(line.split(": ", 1) for line in text.splitlines()[:20] if ": " in line)
+    expected = {
+        "started": "active",
+        "user": "admin\t[administrator]",
+        "capabilities": "0" * 16,
+        "directory": "700",
+        "restarted": "kept 1",
+        "killed": "kept 1",
+        "stopped": "success",
+    }
+    assert {name: told.get(name) for name in expected} == expected, text
