@@ -32,7 +32,7 @@ from tests.http.conftest import Served, serve
 from tests.http.rights import RULES
 from tests.torture.suites import size_or
 
-EXAMPLES = size_or(4)
+EXAMPLES = size_or(6)
 WALKS = max(1, EXAMPLES // 20)
 # Ends the broker, empties it, or never ends itself.
 LEFT_OUT = ("/api/shutdown", "/api/reset", "/api/stream")

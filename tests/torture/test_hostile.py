@@ -1,8 +1,8 @@
 """R-31, R-32 and R-34 to R-36 in forms short enough for every test run.
 
 Trimmed: a round of announcements instead of hundreds, dozens of examples for each target instead of
-tens of thousands (tests/unit/amqp has more of them), a dozen splits (tests/semantics has others),
-and atheris not at all. That a match costs little is counted in tests/unit/routing. `make torture`
+tens of thousands (tests/unit/amqp has more of them), 200 splits (tests/semantics has others), and
+atheris not at all. That a match costs little is counted in tests/unit/routing. `make torture`
 runs the long forms.
 """
 
@@ -37,7 +37,7 @@ def test_r32_worst_tables_take_no_more_memory_than_they_may(name):
 
 
 async def test_r34_splits_and_turns_have_no_effect(tmp_path):
-    outcome = await split_sessions(tmp_path / "run", 12, SEED)
+    outcome = await split_sessions(tmp_path / "run", 200, SEED)
     assert outcome.safe, str(outcome)
 
 

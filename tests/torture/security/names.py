@@ -19,7 +19,7 @@ MOST = {"queue": 20.0, "binding": 4.0, "user": 8.0}
 
 
 async def flood_names(
-    directory: Path, names: int, _seed: int, progress: Progress = silent
+    directory: Path, names: int, _seed: int, progress: Progress = silent, users: int = 0
 ) -> Outcome:
     """So many queues and bindings, a tenth of it users; the next one of each limit is refused."""
     broker = BrokerProcess(
@@ -27,7 +27,7 @@ async def flood_names(
     )
     broker.settings = (f"queue_max={names}",)
     await broker.start()
-    users = max(AT_ONCE + 1, names // 10)
+    users = users or max(AT_ONCE + 1, names // 10)
     total = 2 * names + users
     async with httpx.AsyncClient(
         base_url=f"http://{broker.http}/api", auth=("guest", "guest"), timeout=60, verify=False

@@ -145,5 +145,5 @@ class ClassicMachine(RuleBasedStateMachine):
 
 TestClassicQueue = ClassicMachine.TestCase
 TestClassicQueue.settings = settings(
-    max_examples=size_or(60), stateful_step_count=40, deadline=None
+    max_examples=size_or(200), stateful_step_count=40, deadline=None
 )

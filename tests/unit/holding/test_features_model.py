@@ -370,4 +370,4 @@ class FeaturesMachine(RuleBasedStateMachine):
 
 
 TestFeatures = FeaturesMachine.TestCase
-TestFeatures.settings = settings(max_examples=size_or(150), stateful_step_count=40, deadline=None)
+TestFeatures.settings = settings(max_examples=size_or(200), stateful_step_count=40, deadline=None)
