@@ -72,7 +72,7 @@ class Content:
 class RawClient:
     """One connection. `handshake()` does the polite opening; every step is available alone."""
 
-    def __init__(self, host: str, port: int, *, timeout: float = 30.0) -> None:
+    def __init__(self, host: str, port: int, *, timeout: float = 120.0) -> None:
         self.timeout = timeout
         self.opened = False
         self.frame_max = 131072
