@@ -119,3 +119,31 @@ def queue(channel: RawChannel, names: Names) -> str:
     name = names.queue()
     channel.declare(name)
     return name
+
+
+@pytest.fixture
+def make(channel, names):
+    """Declares queues: `make(max_length=2)` has the argument x-max-length."""
+
+    def declare(queue=None, **arguments):
+        named = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+        queue = queue or names.queue()
+        channel.declare(queue, arguments=named)
+        return queue
+
+    return declare
+
+
+@pytest.fixture
+def grave(make):
+    return make()
+
+
+@pytest.fixture
+def source(make, grave):
+    """Declares queues whose dead letters go to `grave`."""
+
+    def declare(**arguments):
+        return make(dead_letter_exchange="", dead_letter_routing_key=grave, **arguments)
+
+    return declare
