@@ -364,7 +364,9 @@ def directory_name(name: Column) -> Column:
 
     short = f.concat(f.substring(name, 1, _SHORT_CHARACTERS), f.lit("~"), f.md5(name))
     escaped = f.regexp_replace(name, _ESCAPED, "%00")
-    return f.when(f.octet_length(escaped) > _LONGEST_BYTES, short).otherwise(name)
+    # Most names are short however they are escaped, and need no closer look.
+    fits = f.octet_length(name) <= _LONGEST_BYTES // 3
+    return f.when(fits | (f.octet_length(escaped) <= _LONGEST_BYTES), name).otherwise(short)
 
 
 def long_names(groups: list[dict[str, Any]]) -> dict[str, str]:
