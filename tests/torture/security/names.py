@@ -14,21 +14,23 @@ from tests.torture.process import BrokerProcess
 from tests.torture.security.raw import Raw
 
 AT_ONCE = 100
-MOST = {"queue": 20.0, "binding": 4.0, "user": 8.0}
+MOST = {"queue": 20.0, "binding": 4.0, "exchange": 20.0, "user": 8.0}
 """KiB of memory that each may take."""
 
 
 async def flood_names(
     directory: Path, names: int, _seed: int, progress: Progress = silent, users: int = 0
 ) -> Outcome:
-    """So many queues and bindings, a tenth of it users; the next one of each limit is refused."""
+    """So many queues and bindings, a tenth of it exchanges and users; the next one of each limit is
+    refused."""
     broker = BrokerProcess(
         directory, "--memory", "--http-port", "0", env={"LEVERET_HTTP_ENABLED": "true"}
     )
     broker.settings = (f"queue_max={names}",)
     await broker.start()
     users = users or max(AT_ONCE + 1, names // 10)
-    total = 2 * names + users
+    exchanges = max(AT_ONCE + 1, names // 10)
+    total = 2 * names + exchanges + users
     async with httpx.AsyncClient(
         base_url=f"http://{broker.http}/api", auth=("guest", "guest"), timeout=60, verify=False
     ) as api:
@@ -37,7 +39,10 @@ async def flood_names(
         cost = {
             "queue": await _grow(broker, raw, names, _declare, lambda n: progress(n, total)),
             "binding": await _grow(broker, raw, names, _bind, lambda n: progress(names + n, total)),
-            "user": await _add_users(broker, api, users, lambda n: progress(2 * names + n, total)),
+            "exchange": await _grow(broker, raw, exchanges, _exchange, _none),
+            "user": await _add_users(
+                broker, api, users, lambda n: progress(total - users + n, total)
+            ),
         }
         refused = await _limits(broker, raw, api)
         raw.drop()
@@ -50,7 +55,8 @@ async def flood_names(
     problems += [f"{cost[one]:.1f} KiB for each {one}" for one in cost if cost[one] > MOST[one]]
     figures = (
         f"{names} queues ({cost['queue']:.1f} KiB each) and {names} bindings "
-        f"({cost['binding']:.1f}) of one user, {users} users over HTTP ({cost['user']:.1f}); "
+        f"({cost['binding']:.1f}) of one user, {exchanges} exchanges ({cost['exchange']:.1f}), "
+        f"{users} users over HTTP ({cost['user']:.1f}); "
         "beyond the limits: " + ", ".join(f"{what} {got}" for what, (got, _) in refused.items())
     )
     return Outcome("R-49", "a flood of names", figures, tuple(problems))
@@ -63,6 +69,15 @@ def _declare(number: int) -> tuple[Any, type]:
 def _bind(number: int) -> tuple[Any, type]:
     bind = commands.Queue.Bind(queue="name-0", exchange="amq.topic", routing_key=f"some.{number}")
     return bind, commands.Queue.BindOk
+
+
+def _exchange(number: int) -> tuple[Any, type]:
+    declare = commands.Exchange.Declare(exchange=f"some-{number}", exchange_type="topic")
+    return declare, commands.Exchange.DeclareOk
+
+
+def _none(_done: int) -> None:
+    pass
 
 
 async def _grow(
