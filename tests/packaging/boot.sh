@@ -1,11 +1,13 @@
 #!/bin/bash
-# Boots systemd on a copy of this system that is thrown away, installs Leveret as docs/operations.md
-# says, and lets probe.sh look at it. Inside: unshare -m -p -f -C -u -i; as root.
+# Boots systemd on a copy of this system that is thrown away, installs Leveret there and lets
+# probe.sh look at it. Inside: unshare -m -p -f -C -u -i; as root.
 #
-#   boot.sh FOLDER    has wheel, leveret.service, leveret.toml and probe.sh; gets probe.out
+#   boot.sh FOLDER CHECKOUT    FOLDER has install.sh, start.sh and probe.sh, and gets probe.out
 set -eu
 shared=$1
-own=$(mktemp -d)
+checkout=$2
+own=$shared/copy
+mkdir "$own"
 mount -t tmpfs tmpfs "$own"
 mkdir "$own/upper" "$own/work" "$own/root"
 root=$own/root
@@ -16,17 +18,8 @@ mount -t tmpfs tmpfs "$root/tmp"
 mkdir -p "$root/opt/shared" "$root/old"
 mount --bind "$shared" "$root/opt/shared"
 
-# A Python below /root would be out of the unit's sight.
-chroot "$root" /usr/bin/python3 -m venv /opt/leveret
-chroot "$root" sh -c "/opt/leveret/bin/pip install --quiet /opt/shared/*.whl"
-install -D -m 644 "$shared/leveret.toml" "$root/etc/leveret/leveret.toml"
-echo "LEVERET_DEFAULT_PASSWORD=a long password" |
-    install -m 600 /dev/stdin "$root/etc/leveret/leveret.env"
-install -m 644 "$shared/leveret.service" "$root/etc/systemd/system/"
+chroot "$root" bash -euc "cd '$checkout' && . /opt/shared/install.sh"
 cat >"$root/etc/systemd/system/probe.service" <<'UNIT'
-[Unit]
-After=leveret.service
-Wants=leveret.service
 [Service]
 Type=oneshot
 ExecStart=/bin/bash /opt/shared/probe.sh

@@ -3,6 +3,7 @@
 as_admin() { /opt/leveret/bin/leveret --quiet "$@" --user admin --password "a long password"; }
 main_pid() { systemctl show --property MainPID --value leveret; }
 
+bash -eu /opt/shared/start.sh
 echo "started: $(systemctl is-active leveret)" # and ready: nobody waits here
 as_admin declare_queue kept
 as_admin publish --routing-key kept "x"
