@@ -14,6 +14,7 @@ from http_admin.listing import List, listed
 from http_admin.shapes import listing
 from http_admin.views import Row
 from leveret.broker import Broker
+from leveret.broker.definitions import permission_row, topic_permission_row
 from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
 
 router = APIRouter(prefix="/api", tags=["permissions"], dependencies=[require_tag()])
@@ -39,26 +40,6 @@ class TopicPermissionBody(BaseModel):
 class TopicPermissionRow(TopicPermissionBody):
     user: str
     vhost: str
-
-
-def permission_row(one: PermissionDefinition) -> Row:
-    return {
-        "user": one.user,
-        "vhost": one.vhost,
-        "configure": one.configure,
-        "write": one.write,
-        "read": one.read,
-    }
-
-
-def topic_permission_row(one: TopicPermissionDefinition) -> Row:
-    return {
-        "user": one.user,
-        "vhost": one.vhost,
-        "exchange": one.exchange,
-        "write": one.write,
-        "read": one.read,
-    }
 
 
 def _require_both(hub: Broker, user: str, vhost: str) -> None:

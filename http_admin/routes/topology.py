@@ -44,6 +44,13 @@ _BINDS = {"queue": Action.QUEUE_BIND, "exchange": Action.EXCHANGE_BIND}
 _UNBINDS = {"queue": Action.QUEUE_UNBIND, "exchange": Action.EXCHANGE_UNBIND}
 
 
+def _vhost_with_queue(hub: Broker, user: User, vhost: str, queue: str) -> VirtualHost:
+    held = vhost_for(hub, user, vhost)
+    if queue not in held.queues:
+        raise not_found()
+    return held
+
+
 def _demand(hub: Broker, user: User, vhost: VirtualHost, action: Action, **names: str) -> None:
     hub.users.demand(user.name, vhost.name, action, **names)
 
@@ -260,9 +267,7 @@ async def delete_queue(
     if_empty: IfEmpty = False,
 ) -> None:
     """Delete a queue and what it holds."""
-    held = vhost_for(hub, user, vhost)
-    if name not in held.queues:
-        raise not_found()
+    held = _vhost_with_queue(hub, user, vhost, name)
     _demand(hub, user, held, Action.QUEUE_DELETE, queue=name)
     held.delete_queue(name, None, if_unused, if_empty)
     await until_durable(hub)
@@ -271,9 +276,7 @@ async def delete_queue(
 @router.delete("/queues/{vhost:seg}/{name:seg}/contents", tags=["queues"], status_code=204)
 async def purge_queue(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
     """Drop every ready message."""
-    held = vhost_for(hub, user, vhost)
-    if name not in held.queues:
-        raise not_found()
+    held = _vhost_with_queue(hub, user, vhost, name)
     _demand(hub, user, held, Action.QUEUE_PURGE, queue=name)
     held.queue(name).purge()
     await until_durable(hub)
@@ -286,9 +289,7 @@ async def purge_queue(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Non
 )
 def queue_bindings(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
     """Bindings that lead to the queue, the default one first."""
-    held = vhost_for(hub, user, vhost)
-    if name not in held.queues:
-        raise not_found()
+    held = _vhost_with_queue(hub, user, vhost, name)
     to = Destination(DestinationKind.QUEUE, name)
     found = [binding_row(held, binding) for binding in held.bindings_to(to)]
     return [default_binding_row(held, name), *found]

@@ -16,6 +16,7 @@ from http_admin.shapes import listing
 from http_admin.views import Row
 from leveret.broker import Broker, User
 from leveret.broker.access.passwords import ARGON2ID, LONGEST, check_hash
+from leveret.broker.definitions import user_row
 from leveret.broker.parameters import KNOWN_USER_LIMITS, check_limits
 
 router = APIRouter(prefix="/api", tags=["users"], dependencies=[require_tag()])
@@ -42,16 +43,6 @@ class UserRow(BaseModel):
 
 class UserNames(BaseModel):
     users: list[str]
-
-
-def user_row(user: User) -> Row:
-    return {
-        "name": user.name,
-        "password_hash": user.password_hash,
-        "hashing_algorithm": user.hashing,
-        "tags": list(user.tags),
-        "limits": dict(user.limits),
-    }
 
 
 def _user(hub: Broker, name: str) -> User:

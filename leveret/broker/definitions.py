@@ -19,6 +19,8 @@ from leveret.broker.own_definitions import (
 )
 from leveret.broker.parameters import GLOBAL
 from leveret.broker.policies import Policy
+from leveret.broker.users import User
+from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
 from queues import HeldQueue
 
 if TYPE_CHECKING:
@@ -51,14 +53,10 @@ def export_all(broker: Broker) -> Row:
 def _accounts(broker: Broker) -> Accounts:
     users = broker.users
     return {
-        "users": [_user(one) for one in users.by_name.values()],
-        "permissions": [
-            _fields(one, "user", "vhost", "configure", "write", "read")
-            for one in users.permissions.values()
-        ],
+        "users": [user_row(one) for one in users.by_name.values()],
+        "permissions": [permission_row(one) for one in users.permissions.values()],
         "topic_permissions": [
-            _fields(one, "user", "vhost", "exchange", "write", "read")
-            for one in users.topic_permissions.values()
+            topic_permission_row(one) for one in users.topic_permissions.values()
         ],
     }
 
@@ -155,7 +153,7 @@ def global_parameter_rows(broker: Broker) -> list[Row]:
     ]
 
 
-def _user(user: Any) -> Row:
+def user_row(user: User) -> Row:
     return {
         "name": user.name,
         "password_hash": user.password_hash,
@@ -165,14 +163,30 @@ def _user(user: Any) -> Row:
     }
 
 
+def permission_row(one: PermissionDefinition) -> Row:
+    return {
+        "user": one.user,
+        "vhost": one.vhost,
+        "configure": one.configure,
+        "write": one.write,
+        "read": one.read,
+    }
+
+
+def topic_permission_row(one: TopicPermissionDefinition) -> Row:
+    return {
+        "user": one.user,
+        "vhost": one.vhost,
+        "exchange": one.exchange,
+        "write": one.write,
+        "read": one.read,
+    }
+
+
 def _vhost(vhost: VirtualHost) -> Row:
     known = ("description", "tags", "default_queue_type")
     metadata = {key: value for key, value in vhost.options.items() if key in known}
     return {"name": vhost.name, **vhost.options, **({"metadata": metadata} if metadata else {})}
-
-
-def _fields(value: object, *names: str) -> Row:
-    return {name: getattr(value, name) for name in names}
 
 
 def _lasting(vhost: VirtualHost) -> list[HeldQueue]:

@@ -11,19 +11,6 @@ from pika.exceptions import ChannelClosedByBroker
 
 from amqp_server.patience import Patience
 from leveret.broker.policies import Policy
-from leveret.testing import LeveretBroker
-
-
-@pytest.fixture(scope="module")
-def broker():
-    with LeveretBroker() as running:
-        running.clock.freeze()
-        yield running
-
-
-@pytest.fixture
-def clock(broker):
-    return broker.clock
 
 
 @pytest.fixture

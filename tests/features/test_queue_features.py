@@ -7,21 +7,7 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, NackError
 
-from leveret.testing import LeveretBroker
-
 SOON = 5.0
-
-
-@pytest.fixture(scope="module")
-def broker():
-    with LeveretBroker() as running:
-        running.clock.freeze()
-        yield running
-
-
-@pytest.fixture
-def clock(broker):
-    return broker.clock
 
 
 @pytest.fixture
