@@ -65,9 +65,15 @@ async def _bandit(directory: Path) -> tuple[list[str], str]:
         for one in answer["results"]
         if one["issue_severity"] == "HIGH"
     ]
+    medium = Counter(
+        one["test_name"].replace("_", " ")
+        for one in answer["results"]
+        if one["issue_severity"] == "MEDIUM"
+    )
+    named = ", ".join(f"{count} {name}" for name, count in medium.most_common())
     return problems, (
-        f"bandit: {counts['HIGH']} findings of high severity, {counts['MEDIUM']} of medium (SQL "
-        f"made of constants), {counts['LOW']} of low"
+        f"bandit: {counts['HIGH']} findings of high severity, {counts['MEDIUM']} of medium "
+        f"({named}), {counts['LOW']} of low"
     )
 
 
