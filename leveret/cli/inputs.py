@@ -41,10 +41,18 @@ def _pair(text: str, what: str) -> tuple[str, Json]:
 
 def read_all(source: str) -> bytes:
     """A file's content, or all of standard input for `-`."""
+    if source == "-":
+        tell_who_types()
     try:
         return sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
         raise CliError(f"{source} cannot be read: {error.strerror}.", ExitCode.NOT_FOUND) from None
+
+
+def tell_who_types() -> None:
+    """Else a command that reads what is typed looks as if it hung."""
+    if sys.stdin.isatty():
+        sys.stderr.write("Reading what you type; Ctrl-D ends it.\n")
 
 
 def write_all(target: str, text: str) -> None:

@@ -19,7 +19,7 @@ import typer
 
 from leveret.cli.api import LONGEST_WAIT, Json, decoded, encoded, path
 from leveret.cli.errors import CliError, ExitCode
-from leveret.cli.inputs import lines, pairs, read_all
+from leveret.cli.inputs import lines, pairs, read_all, tell_who_types
 from leveret.cli.output import Formatter, write_csv, write_json
 from leveret.cli.session import Session, client_command
 from leveret.cli.topology import QueueName, exchange_named, queue_named
@@ -97,6 +97,7 @@ def _as_text(value: Json) -> str:
 
 def _payloads(payload: str | None, file: str | None, count: int, is_lines: bool) -> Iterator[bytes]:
     if is_lines:
+        tell_who_types()
         yield from lines(sys.stdin.fileno())
         return
     if payload is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -157,3 +158,17 @@ def test_definitions_that_are_no_json(server, cli, tmp_path):
     ended = cli("import_definitions", str(file))
     assert (ended.code, server.asked) == (2, [])
     assert 'd.json must be a JSON object such as {"queues": []}' in ended.err
+
+
+@pytest.mark.parametrize("words", [("publish", "-k", "q"), ("publish", "-k", "q", "--lines")])
+def test_who_types_is_told_that_it_waits(server, cli, monkeypatch, words):
+    keyboard, screen = os.openpty()
+    os.write(keyboard, b"hello\n\x04")
+    server.answers["POST /api/exchanges/%2F/amq.default/publish"] = {"routed": True}
+    with os.fdopen(screen) as typed:
+        monkeypatch.setattr("sys.stdin", typed)
+        ended = cli(*words)
+    os.close(keyboard)
+    assert ended.err.startswith("Reading what you type; Ctrl-D ends it.\n"), ended
+    (body,) = server.bodies("POST /api/exchanges/%2F/amq.default/publish")
+    assert body["payload"].strip() == "hello"
