@@ -52,13 +52,9 @@ def _user(hub: Broker, name: str) -> User:
     return found
 
 
-def _can_administer(user: User) -> bool:
-    return "administrator" in user.tags and bool(user.password_hash)
-
-
 def _require_another_administrator(hub: Broker, losing: set[str]) -> None:
     """Nobody could undo it: the command line, too, comes through here."""
-    left = [one for one in hub.users.by_name.values() if _can_administer(one)]
+    left = [one for one in hub.users.by_name.values() if one.can_administer]
     if left and all(one.name in losing for one in left):
         raise bad_request(
             f"no administrator with a password would be left without {left[0].name!r}:"

@@ -40,6 +40,10 @@ class User:
     password_id: int = field(default=0, compare=False)
     """Another one with every new password; the same when only its hash is made anew."""
 
+    @property
+    def can_administer(self) -> bool:
+        return "administrator" in self.tags and bool(self.password_hash)
+
 
 class Users:
     """`revision` grows with every change, so that cached answers can be dropped."""

@@ -65,8 +65,7 @@ def export_definitions(
     if own := _own(found).get("users"):
         names = ", ".join(user["name"] for user in own)
         session.out.remark(
-            f"RabbitMQ could not check the passwords (Argon2id) of {names}:"
-            " if it imports this, it passes them over, and keeps users of its own of that name."
+            f"RabbitMQ will pass over {names}: it cannot check passwords kept as Argon2id."
         )
 
 

@@ -188,6 +188,20 @@ def test_users_that_rabbitmq_could_not_check_are_kept_from_it(api, vhost):
     api.delete("users", "ann")
 
 
+@pytest.mark.parametrize("loses", [{"tags": ""}, {"tags": "administrator", "password_hash": ""}])
+def test_a_file_cannot_shut_out_the_last_administrator(api, loses):
+    mine = api.get("users", "guest")
+    body = {"users": [mine | loses]}
+    status, reason = api.refused("POST", "definitions", body=body)
+    assert status == 400 and reason.endswith("the file takes that from 'guest'")
+    other = {"name": "boss", "password": "pw", "tags": "administrator"}
+    assert api.post("definitions", body={"users": [mine | loses, other]}) == 204
+    boss = Api(str(api.http.base_url), "boss", "pw")
+    boss.put("users", "guest", body=mine)  # with the same hash: the others find what they know
+    boss.http.close()
+    api.delete("users", "boss")
+
+
 def test_own_users_are_judged_like_others(api):
     own = {"users": [{"name": "u", "password_hash": "%", "tags": ""}]}
     status, reason = api.refused("POST", "definitions", body={"leveret": own})
