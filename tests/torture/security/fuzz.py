@@ -74,7 +74,7 @@ async def fuzz_live(
 ) -> Outcome:
     broker, other = await _start(directory / "attacked"), await _start(directory / "left-alone")
     source = random.Random(seed)
-    await asyncio.gather(*(_guess(broker) for _ in range(8)))  # hashing takes memory, once
+    await asyncio.gather(*(_guess(broker, f"wrong {n}") for n in range(8)))  # hashing takes memory
     await _Storm(broker, source).blow(max(AT_ONCE, min(sessions // 10, WARM_UP)))
     before = broker.memory()
     storm = _Storm(broker, source, progress)
@@ -106,9 +106,9 @@ async def _start(directory: Path) -> BrokerProcess:
     return broker
 
 
-async def _guess(broker: BrokerProcess) -> None:
+async def _guess(broker: BrokerProcess, password: str) -> None:
     raw = await Raw.connect(broker.address)
-    await raw.log_in("nobody", "wrong")
+    await raw.log_in("nobody", password)
     raw.drop()
 
 
