@@ -114,9 +114,9 @@ def _folder(directory: Path) -> Path:
 
 def _certificate(directory: Path) -> tuple[Path, Path]:
     _folder(directory)
-    now, days = datetime.now(UTC), timedelta(days=30)
+    now, day = datetime.now(UTC), timedelta(days=1)
     names = ("localhost", "127.0.0.1")
-    made = trustme.CA().issue_cert(*names, not_before=now - days, not_after=now + days)
+    made = trustme.CA().issue_cert(*names, not_before=now - day, not_after=now + 90 * day)
     cert, key = directory / "cert.pem", directory / "key.pem"
     made.cert_chain_pems[0].write_to_path(cert)
     made.private_key_pem.write_to_path(key)
