@@ -18,6 +18,7 @@ from tests.support.brokers import ROOT
 from tests.torture.outcome import Outcome, Progress
 
 SIZE = "TORTURE_SIZE"
+AGAIN = ("--last-failed", "--last-failed-no-failures=none")
 _SHARE = re.compile(rb"\[ *(\d+)%\]")
 
 
@@ -28,17 +29,23 @@ def size_or(short: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """`figure` says what was shown; `{cases}` and `{size}` are filled in."""
+    """`figure` says what was shown; `{cases}` and `{size}` are filled in. With more than one try
+    only what fails each time has failed."""
 
     row: str
     title: str
     tests: tuple[str, ...]
     figure: str
+    tries: int = 1
 
     async def __call__(self, directory: Path, size: int, _seed: int, progress: Progress) -> Outcome:
         counted = await _pytest(directory, self.tests, size, progress)
+        again = counted
+        for _ in range(1, self.tries):
+            if again.failed:
+                again = await _pytest(directory, (*self.tests, *AGAIN), size, progress)
         figures = self.figure.format(cases=counted.cases, size=size)
-        problems = list(counted.failed)
+        problems = list(again.failed)
         if not counted.cases:
             problems.append(f"no test ran: {counted.said[-500:]}")
         return Outcome(self.row, self.title, figures, tuple(problems))
@@ -59,7 +66,8 @@ async def _pytest(
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pytest", "-n", "0", "-v", "--tb=line",
         "-m", "torture or not torture", "--timeout=14400",
-        f"--junit-xml={report}", f"--basetemp={directory / 'tmp'}", *tests,
+        f"--junit-xml={report}", f"--basetemp={directory / 'tmp'}",
+        "-o", f"cache_dir={directory / 'cache'}", *tests,
         cwd=ROOT,
         env={**os.environ, SIZE: str(size)},
         stdout=asyncio.subprocess.PIPE,

@@ -25,19 +25,25 @@ def running_rabbitmq() -> Iterator[str]:
     if url:
         yield url
         return
-    port = brokers.free_port()
-    running = _start(port)
+    with started_rabbitmq(brokers.free_port(), brokers.free_port()) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def started_rabbitmq(port: int, http_port: int) -> Iterator[str]:
+    """One of our own on these ports; the URL of its HTTP API."""
+    running = _start(port, http_port)
     try:
-        url = f"http://{brokers.HOST}:{port}"
+        url = f"http://{brokers.HOST}:{http_port}"
         assert brokers.wait_until(lambda: _answers(url), within=180), running.log_tail()
         yield url
     finally:
         running.stop()
 
 
-def _start(http_port: int) -> brokers.Running:
+def _start(port: int, http_port: int) -> brokers.Running:
     directory = Path(tempfile.mkdtemp(prefix="rabbitmq-test-"))
-    port, mapper_port = brokers.free_port(), brokers.free_port()
+    mapper_port = brokers.free_port()
     environment = brokers._rabbitmq_environment(directory, port, mapper_port)
     (directory / "enabled_plugins").write_text("[rabbitmq_management].\n")
     (directory / "rabbitmq.conf").write_text(
