@@ -14,6 +14,7 @@ from amqp_server.tidying import CROWD, LONGEST_SECONDS, QUIET_SECONDS, Tidier
 @pytest.fixture
 def tidied(monkeypatch: pytest.MonkeyPatch) -> Tidier:
     tidier = Tidier()
+    monkeypatch.setattr(tidier, "_give_back", lambda: None)
     monkeypatch.setattr(tidier, "tidy", lambda: setattr(tidier, "times", tidier.times + 1))
     return tidier
 
