@@ -32,7 +32,7 @@ async def fill_the_disk(
     for done in range(cycles):
         kind = ("tmpfs", "ext4")[(done + seed) % 2]
         other = ("ext4", "tmpfs")[(done + seed) % 2]
-        with small_disk(directory / f"a{done}", kind, 200 * MIB) as disk:
+        with small_disk(directory / f"a{done}", kind, 300 * MIB) as disk:
             figures.append(await _with_alarm(disk, problems, late))
         with small_disk(directory / f"b{done}", other, 80 * MIB) as disk:
             figures.append(await _without_alarm(disk, problems, late, done % 2 == 1))
@@ -43,8 +43,9 @@ async def fill_the_disk(
 
 async def _with_alarm(disk: Path, problems: list[str], late: list[str]) -> str:
     """Blocked before the disk is full; consumers go on; space comes back; so do publishers."""
-    limit, ballast = 50 * MIB, disk / "ballast"
-    write_ballast(ballast, 100 * MIB)  # more than a checkpoint can take between alarm and drain
+    # What comes in until the next look at the disk, and its checkpoint, must fit below the limit.
+    limit, ballast = 100 * MIB, disk / "ballast"
+    write_ballast(ballast, 100 * MIB)
     broker, ledger = BrokerProcess(disk / "data", "--set", f"disk_free_limit={limit}"), Ledger()
     publisher = Publisher(ledger, QUEUE, 1, 4096)
     await broker.start()
