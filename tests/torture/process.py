@@ -61,7 +61,9 @@ class BrokerProcess:
         if not self.prefix:
             return self._process.pid
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        found = children.read_text(encoding="ascii").split() if children.exists() else ()
+        found: list[str] = []
+        with suppress(FileNotFoundError, ProcessLookupError):  # the tracer has just ended
+            found = children.read_text(encoding="ascii").split()
         return int(found[0]) if found else self._process.pid
 
     async def launch(self) -> str:
