@@ -233,7 +233,7 @@ class Writer:
 
     def _checkpoint(self) -> None:
         self._connection.execute(statements.CHECKPOINT).fetchall()
-        self._wal_pages = 0  # only now: whoever sees this may use the connection in a test
+        self._wal_pages = 0  # only now: until then the connection is busy
 
     def _close(self, closing: Closing) -> None:
         self._end_sweep()
