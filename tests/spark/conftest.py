@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_sink.session import SETTINGS, start
+from tests.spark.generator import FakeBroker
 
 # Compiling costs more than these few rows do: the quick compiler, and no generated code.
 QUICK = {
@@ -21,6 +22,14 @@ QUICK = {
 
 
 AUTOLOAD = Path(__file__).parents[2] / "spark_sink" / "autoload"
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """A history that a test fills by itself; those that share a filled one have their own."""
+    broker = FakeBroker(tmp_path / "data")
+    yield broker
+    broker.close()
 
 
 @pytest.fixture(scope="session")

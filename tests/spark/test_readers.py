@@ -17,17 +17,10 @@ from spark_sink.chunks import Tally
 from spark_sink.errors import SourceError
 from spark_sink.readers import LocalSource, all_columns, answer_export, answer_ranges
 from spark_sink.selection import Request, Selection, selection_of, selection_params
-from tests.spark.generator import START_MS, FakeBroker
+from tests.spark.generator import START_MS
 
 EVERYTHING = 2**62
 ALL = Selection()
-
-
-@pytest.fixture
-def broker(tmp_path):
-    broker = FakeBroker(tmp_path / "data")
-    yield broker
-    broker.close()
 
 
 @pytest.fixture

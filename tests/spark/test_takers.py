@@ -27,13 +27,6 @@ ALL = Selection()
 
 
 @pytest.fixture
-def broker(tmp_path):
-    broker = FakeBroker(tmp_path / "data")
-    yield broker
-    broker.close()
-
-
-@pytest.fixture
 def small(monkeypatch):
     """Steps so small that every seam between them is met."""
     for name, value in (("WINDOW_IDS", 7), ("COMMIT_IDS", 16), ("COMMIT_ROWS", 40)):
