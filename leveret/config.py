@@ -68,11 +68,38 @@ def _machine_memory() -> int:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return 10 * GIB
+    return min([total, *control_group_limits(Path("/"))])
+
+
+def control_group_limits(system: Path) -> list[int]:
+    """Limits of memory of this process' control group and of those above it, as far as visible.
+
+    In a container the path of its own group leads nowhere, and the group is the topmost one.
+    """
     try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        lines = (system / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return total
-    return min(total, int(limit)) if limit.isdecimal() else total
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top, name = system / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = system / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        found += [top / above / name for above in (group, *group.parents)]
+    return [limit for file in dict.fromkeys(found) if (limit := _maybe_limit(file)) is not None]
+
+
+def _maybe_limit(file: Path) -> int | None:
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
 
 
 def _default_watermark() -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.config import KEYS, ConfigError, Settings, load_settings
+from leveret.config import KEYS, ConfigError, Settings, control_group_limits, load_settings
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "configuration.md"
@@ -273,6 +273,38 @@ def test_any_value_is_accepted_or_refused_in_one_sentence(name, raw):
 def test_settings_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().host = "0.0.0.0"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "limits"),
+    [
+        ("0::/", {"memory.max": "4096"}, [4096]),  # a container
+        ("0::/", {"memory.max": "max"}, []),
+        ("0::/", {}, []),  # a machine
+        (
+            "0::/system.slice/leveret.service",
+            {"system.slice/leveret.service/memory.max": "max", "system.slice/memory.max": "8192"},
+            [8192],
+        ),
+        ("0::/../other", {"memory.max": "4096"}, [4096]),
+        ("4:memory:/libpod/x", {"memory/memory.limit_in_bytes": "4096"}, [4096]),
+        (
+            "5:cpu:/a\n4:hugetlb,memory:/a/b\n0::/",
+            {"memory/a/b/memory.limit_in_bytes": "1", "memory/memory.limit_in_bytes": str(2**63)},
+            [1, 2**63],
+        ),
+    ],
+)
+def test_limits_of_control_groups_are_found(tmp_path, group, files, limits):
+    written = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in (written | {"proc/self/cgroup": group}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert control_group_limits(tmp_path) == limits
+
+
+def test_a_system_without_control_groups_has_no_limits(tmp_path):
+    assert control_group_limits(tmp_path) == []
 
 
 def test_watermark_default_stays_within_the_machine():
