@@ -49,10 +49,12 @@ clients: $(FOR_DEV)  ## Try clients of other languages (Go, Ruby, Java, PHP, C, 
 	@$(BIN)/python -m tools.node_client
 	$(BIN)/python -m pytest -m "clients or not clients" tests/clients $(ARGS)
 
-deploy-check: $(FOR_DEV) ui  ## Boot a systemd that runs the unit file, on a copy of this machine; as root
+deploy-check: $(FOR_DEV) ui  ## Run the unit file below systemd and the container in podman; as root
 	@tools/system-part systemd
 	@tools/system-part network
-	$(BIN)/python -m pytest -m "deploy or not deploy" tests/packaging/test_systemd.py $(ARGS)
+	@tools/system-part podman
+	$(BIN)/python -m pytest -m "deploy or not deploy" tests/packaging/test_systemd.py \
+	    tests/packaging/test_container.py $(ARGS)
 
 test-random: setup  ## Run the tests in random order, properties with new examples; SEED=number repeats one
 	RANDOM_EXAMPLES=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -p randomly \

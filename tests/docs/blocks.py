@@ -4,10 +4,10 @@ A comment in the line before a block says so, in words that no reader of the pag
 
     <!-- test: save as test_orders.py -->     run by pytest, with the other saved blocks of the page
     <!-- test: fragment -->                   Python with `channel`, `connection`, `url`, `handle`
-    <!-- test: elsewhere tests/x.py -->       another test runs it
-    <!-- test: not run, because ... -->       nobody does, and this is why
+    <!-- test: elsewhere tests/x.py::name -->  that test takes it from the page and runs it
 
-Without one, `python` is a program of its own and `sh` is a session against a running broker.
+Without one, `python` is a program of its own and `sh` is a session against a running broker. There
+is none for code that nobody runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class Fate(Enum):
     SAVED = auto()
     FRAGMENT = auto()
     ELSEWHERE = auto()
-    NOT_RUN = auto()
     NOTHING = auto()
     """No code: a configuration, an output, a picture."""
 
@@ -62,7 +61,6 @@ def fate_of(mark: str, language: str) -> tuple[Fate, str]:
         ("save as ", Fate.SAVED),
         ("fragment", Fate.FRAGMENT),
         ("elsewhere ", Fate.ELSEWHERE),
-        ("not run, because ", Fate.NOT_RUN),
     ):
         if mark.startswith(beginning):
             return fate, mark.removeprefix(beginning)

@@ -1,4 +1,4 @@
-"""Every command and program in README and docs is run, or says why not."""
+"""Every command and program in README and docs is run."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ leveret publish -k a \\
 x
 ```
 
-<!-- test: not run, because it is long -->
+<!-- test: elsewhere tests/x.py::test_y -->
 ```sh
 sleep 1000
 ```
@@ -172,7 +172,7 @@ def test_blocks_are_found_with_their_fates():
     assert [(one.fate, one.detail) for one in found] == [
         (Fate.SESSION, ""),
         (Fate.SAVED, "test_x.py"),
-        (Fate.NOT_RUN, "it is long"),
+        (Fate.ELSEWHERE, "tests/x.py::test_y"),
         (Fate.NOTHING, ""),
     ]
     assert lines_of(found[0].text) == ["leveret status", "leveret publish -k a      b"]

@@ -1,22 +1,12 @@
 #!/bin/bash
 # Boots systemd on a copy of this system that is thrown away, installs Leveret there and lets
-# probe.sh look at it. Inside: unshare -m -p -f -C -u -i; as root.
+# probe.sh look at it. Inside: unshare -m -p -f -C -u -i; as root, with a network.
 #
 #   boot.sh FOLDER CHECKOUT    FOLDER has install.sh, start.sh and probe.sh, and gets probe.out
 set -eu
 shared=$1
 checkout=$2
-own=$shared/copy
-mkdir "$own"
-mount -t tmpfs tmpfs "$own"
-mkdir "$own/upper" "$own/work" "$own/root"
-root=$own/root
-mount -t overlay overlay -o "lowerdir=/,upperdir=$own/upper,workdir=$own/work" "$root"
-mount --rbind /dev "$root/dev"
-mount -t proc proc "$root/proc"
-mount -t tmpfs tmpfs "$root/tmp"
-mkdir -p "$root/opt/shared" "$root/old"
-mount --bind "$shared" "$root/opt/shared"
+. "$(dirname "$0")/copy.sh"
 
 chroot "$root" bash -euc "cd '$checkout' && . /opt/shared/install.sh"
 cat >"$root/etc/systemd/system/probe.service" <<'UNIT'

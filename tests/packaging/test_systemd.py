@@ -87,7 +87,7 @@ def test_it_runs_below_systemd(tmp_path: Path) -> None:
         chosen = [line for line, late in zip(lines, is_late, strict=True) if late is wanted]
         (tmp_path / name).write_text("\n".join(chosen) + "\n")
     shutil.copy(HERE / "probe.sh", tmp_path)
-    spaces = ["--mount", "--pid", "--fork", "--cgroup", "--uts", "--ipc"]
+    spaces = ["--mount", "--pid", "--fork", "--kill-child", "--cgroup", "--uts", "--ipc"]
     boot = ["unshare", *spaces, "bash", str(HERE / "boot.sh"), str(tmp_path), str(ROOT)]
     booted = subprocess.run(boot, capture_output=True, text=True, check=False, timeout=SECONDS)
     probed = tmp_path / "probe.out"

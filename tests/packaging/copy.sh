@@ -1,0 +1,14 @@
+# Makes a copy of this system that is thrown away: $root, with $shared as /opt/shared in it.
+# To be sourced, as root, inside of unshare --mount --pid; no shell of its own.
+# shellcheck shell=bash
+own=$shared/copy
+mkdir "$own"
+mount -t tmpfs tmpfs "$own"
+mkdir "$own/upper" "$own/work" "$own/root"
+root=$own/root
+mount -t overlay overlay -o "lowerdir=/,upperdir=$own/upper,workdir=$own/work" "$root"
+mount --rbind /dev "$root/dev"
+mount -t proc proc "$root/proc"
+mount -t tmpfs tmpfs "$root/tmp"
+mkdir -p "$root/opt/shared" "$root/old"
+mount --bind "$shared" "$root/opt/shared"
