@@ -1,10 +1,11 @@
-# Makes a copy of this system that is thrown away: $root, with $shared as /opt/shared in it.
+# Makes a copy of this system that is thrown away: $root, with the checkout in the same place,
+# whatever disk it is on, and $shared as /opt/shared.
 # To be sourced, as root, inside of unshare --mount --pid; no shell of its own.
 # shellcheck shell=bash
 own=$shared/copy
 mkdir "$own"
 mount -t tmpfs tmpfs "$own"
-mkdir "$own/upper" "$own/work" "$own/root"
+mkdir "$own/upper" "$own/work" "$own/root" "$own/upper-checkout" "$own/work-checkout"
 root=$own/root
 mount -t overlay overlay -o "lowerdir=/,upperdir=$own/upper,workdir=$own/work" "$root"
 mount --rbind /dev "$root/dev"
@@ -12,3 +13,6 @@ mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/tmp"
 mkdir -p "$root/opt/shared" "$root/old"
 mount --bind "$shared" "$root/opt/shared"
+mkdir -p "$root$checkout"
+layers="lowerdir=$checkout,upperdir=$own/upper-checkout,workdir=$own/work-checkout"
+mount -t overlay overlay -o "$layers" "$root$checkout"
