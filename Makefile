@@ -49,12 +49,12 @@ clients: $(FOR_DEV)  ## Try clients of other languages (Go, Ruby, Java, PHP, C, 
 	@$(BIN)/python -m tools.node_client
 	$(BIN)/python -m pytest -m "clients or not clients" tests/clients $(ARGS)
 
-deploy-check: $(FOR_DEV) ui  ## Run the unit file below systemd and the container in podman; as root
+deploy-check: $(FOR_DEV) ui  ## Do what the pages say of installing: make run, pip, systemd, podman; as root
 	@tools/system-part systemd
 	@tools/system-part network
 	@tools/system-part podman
 	$(BIN)/python -m pytest -m "deploy or not deploy" tests/packaging/test_systemd.py \
-	    tests/packaging/test_container.py $(ARGS)
+	    tests/packaging/test_container.py tests/packaging/test_first_steps.py $(ARGS)
 
 test-random: setup  ## Run the tests in random order, properties with new examples; SEED=number repeats one
 	RANDOM_EXAMPLES=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -p randomly \

@@ -28,7 +28,7 @@ _QUICK = runner.Plan(rounds=1, pace=Pace(seconds=2.0, share=0.1))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     console = Console()
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
@@ -132,7 +132,7 @@ def _allow_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Leveret and RabbitMQ under the same load."
     )

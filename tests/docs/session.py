@@ -3,9 +3,9 @@
 `leveret ...` alone runs in this process, as the tests of the command line do; with pipes and the
 like it runs in a shell. What runs until it is interrupted is, once it has shown something.
 `leveret serve ...` starts and stops a real one, on free ports; with `&` the rest of the block
-speaks to it. `curl` is played by tests/docs/curl.py. Of `make` only the way is asked (`make -n`),
-and of `pip install` whether we know the packages and extras: what they do is done by every test
-run.
+speaks to it. `curl` is played by tests/docs/curl.py. Of `make` only the way is asked
+(tests/docs/made.py), and of `pip install` whether we know the packages and extras: it is run by
+tests/packaging/test_first_steps.py, on request.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from packaging.utils import canonicalize_name
 from leveret.cli import run
 from tests.docs import curl
 from tests.docs.blocks import ROOT
+from tests.docs.made import require_makeable
 from tests.support.brokers import running_leveret
 
 SECONDS = 240
@@ -81,7 +82,7 @@ class ShellSession:
         if words[:2] == ["leveret", "serve"]:
             self._serve(words[2:])
         elif words[0] == "make":
-            subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+            require_makeable(words[1:])
         elif words[:2] == ["pip", "install"]:
             require_known(words[2:])
         elif words[0] == "curl":

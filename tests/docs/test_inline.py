@@ -17,6 +17,7 @@ import typer
 from leveret.cli.app import program
 from leveret.cli.serve import build_parser
 from tests.docs.blocks import PAGES, ROOT
+from tests.docs.made import require_makeable
 from tests.docs.session import require_known
 
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -51,7 +52,7 @@ def check(line: str) -> None:
     if program == "leveret" and words[0] not in NO_COMMAND:
         check_leveret(words)
     elif program == "make":
-        subprocess.run(["make", "-n", *words], cwd=ROOT, check=True, capture_output=True)
+        require_makeable(words)
     elif program == "pip":
         require_known(words[1:])
     elif program == "python":
@@ -75,6 +76,11 @@ leveret serve --prot 1
 leveret log mend
 leveret log list --fast
 make tset
+make run ARGS="--prot 1"
+make bench ARGS="--only no-such-workload"
+make bench ARGS="--quik"
+make torture ARGS="--only R-99"
+make docs ARGS="-v"
 pip install leveret[x]
 python -m tests.nothing
 pytest tests/nothing

@@ -16,3 +16,8 @@ mount --bind "$shared" "$root/opt/shared"
 mkdir -p "$root$checkout"
 layers="lowerdir=$checkout,upperdir=$own/upper-checkout,workdir=$own/work-checkout"
 mount -t overlay overlay -o "$layers" "$root$checkout"
+# Elsewhere these may be links or mounts that lead out of it.
+for file in /etc/resolv.conf /etc/hosts; do
+    rm -f "$root$file"
+    cat "$file" >"$root$file"
+done

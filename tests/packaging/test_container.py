@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import blocks_of
+from tests.packaging.copies import SECONDS, on_a_copy
 from tests.support.brokers import ROOT
 
-HERE = Path(__file__).parent
 GROUPS = Path("/sys/fs/cgroup")
-SECONDS = 900
 
 
 def commands() -> list[str]:
@@ -68,16 +66,8 @@ def test_it_runs_in_a_container(tmp_path: Path) -> None:
     build, run = commands()
     (tmp_path / "build.sh").write_text(build)
     (tmp_path / "run.sh").write_text(run)
-    spaces = ["--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc"]
-    words = [str(tmp_path), str(ROOT), sys.executable, base()]
     with nothing_left(tmp_path):
-        done = subprocess.run(
-            ["unshare", *spaces, "bash", str(HERE / "contain.sh"), *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
+        done = on_a_copy("contain.sh", tmp_path, sys.executable, base())
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     (version,) = re.findall(r"python:([\d.]+)-slim$", base())

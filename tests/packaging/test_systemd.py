@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import blocks_of
+from tests.packaging.copies import HERE, SECONDS, on_a_copy
 from tests.support.brokers import ROOT, running_leveret
 
 DEPLOY = ROOT / "docs" / "deploy"
-HERE = Path(__file__).parent
 PROGRAM = "/opt/leveret/bin/leveret"
 EXPOSED_AT_MOST = 20  # of 100; what systemd calls OK
-SECONDS = 600
 
 
 def analyzed(*words: str) -> str:
@@ -87,9 +86,7 @@ def test_it_runs_below_systemd(tmp_path: Path) -> None:
         chosen = [line for line, late in zip(lines, is_late, strict=True) if late is wanted]
         (tmp_path / name).write_text("\n".join(chosen) + "\n")
     shutil.copy(HERE / "probe.sh", tmp_path)
-    spaces = ["--mount", "--pid", "--fork", "--kill-child", "--cgroup", "--uts", "--ipc"]
-    boot = ["unshare", *spaces, "bash", str(HERE / "boot.sh"), str(tmp_path), str(ROOT)]
-    booted = subprocess.run(boot, capture_output=True, text=True, check=False, timeout=SECONDS)
+    booted = on_a_copy("boot.sh", tmp_path, spaces=("--cgroup",))
     probed = tmp_path / "probe.out"
     assert probed.exists(), booted.stdout + booted.stderr
     text = probed.read_text()

@@ -9,6 +9,7 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +24,7 @@ Judged = tuple[Scenario, int, Outcome, float]
 
 
 def main() -> int:
-    asked = _arguments()
+    asked = arguments()
     logging.disable(logging.ERROR)  # brokers in this process would write into the display
     chosen = [one for one in SCENARIOS if not asked.only or one.row in asked.only]
     console = Console()
@@ -42,7 +43,7 @@ def main() -> int:
     return 0 if passed == len(results) else 1
 
 
-def _arguments() -> argparse.Namespace:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     rows = ", ".join(f"{one.row} {one.cycles} {one.unit}" for one in SCENARIOS)
     parser = argparse.ArgumentParser(
         prog="python -m tests.torture", description=__doc__, epilog=f"Sizes: {rows}."
@@ -51,7 +52,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cycles", type=int, help="size of each run instead of its long form")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--report", type=Path, default=Path("torture-report.md"))
-    asked = parser.parse_args()
+    asked = parser.parse_args(given)
     known = {one.row for one in SCENARIOS}
     for row in asked.only or ():
         if row not in known:
