@@ -25,7 +25,8 @@ from leveret.broker import Broker, User
 STRANGERS_BODY = 16 * 1024
 """A name and a password of the longest kind, every character escaped."""
 SHORT = 64 * 1024
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_DOUBTFUL = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\x00")
+"""Signs of half a character, escaped or not; the last of UTF-16, which the parser would take."""
 
 
 class Bodies:
@@ -117,7 +118,7 @@ async def read_body(limit: int, receive: Receive) -> bytes:
         if size > limit:
             raise _too_large(limit)
     body = b"".join(parts)
-    _refuse_surrogates(body)
+    _refuse_half_characters(body)
     return body
 
 
@@ -125,9 +126,9 @@ def _too_large(limit: int) -> ApiError:
     return ApiError(413, f"the body is larger than {limit} octets")
 
 
-def _refuse_surrogates(body: bytes) -> None:
-    """Half a character escaped as `\\ud800` is no text, and could be written nowhere."""
-    if _SURROGATE.search(body):
+def _refuse_half_characters(body: bytes) -> None:
+    """`\\ud800` alone is no text: a store that is to write it fails. A form is none of ours."""
+    if _DOUBTFUL.search(body) and not body.startswith(b"--"):
         try:
             orjson.loads(body)
         except orjson.JSONDecodeError as error:

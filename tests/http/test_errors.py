@@ -38,12 +38,21 @@ def test_wrong_method_is_405(api: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "body",
     [b"{", b"nonsense", b"[1]", b'{"durable": "perhaps"}', b'{"arguments": {"x": "\\ud800"}}',
-     b'{"arguments": ' + b"[" * 100_000],
-    ids=["cut", "no JSON", "no object", "wrong type", "half a character", "too deep"],
+     b'{"arguments": ' + b"[" * 100_000,
+     b'{"arguments": {"x": "\xed\xa0\x80"}}',
+     '{"arguments": {"x": "\ud800\x80"}}'.encode("utf-16-le", "surrogatepass")],
+    ids=["cut", "no JSON", "no object", "wrong type", "half a character", "too deep",
+         "half a character in octets", "half a character in UTF-16"],
 )  # fmt: skip
 def test_bad_body_is_400(api: httpx.Client, body: bytes) -> None:
     _is_error(api.put("/api/queues/%2F/q", content=body), 400)
     assert api.get("/api/queues/%2F/q").status_code == 404
+
+
+def test_half_a_character_does_not_fail_the_store(api: httpx.Client) -> None:
+    body = b'{"password_hash": "", "tags": "monitoring,\xed\xa0\x80"}'
+    _is_error(api.put("/api/users/half", content=body), 400)
+    assert api.put("/api/queues/%2F/after", json={"durable": True}).status_code == 201
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,13 @@ def test_one_vhost_moves_into_another(api, moved, vhost):
 
 
 def test_form_with_a_file_is_imported(api, vhost):
-    content = json.dumps({"queues": [{"name": "from-form", "durable": True}]}).encode()
+    arguments = {"x-of": "\N{RABBIT}"}  # written as two halves, both escaped
+    queue = {"name": "from-form", "durable": True, "arguments": arguments}
+    content = json.dumps({"queues": [queue]}).encode()
     where = f"/api/definitions/{vhost.replace('/', '%2F')}"
     answer = api.http.post(where, files={"file": ("defs.json", content, "application/json")})
     assert answer.status_code == 204, answer.text
-    assert api.get("queues", vhost, "from-form")["durable"] is True
+    assert api.get("queues", vhost, "from-form")["arguments"] == arguments
     answer = api.http.post(where, files={"other": ("defs.json", content)})
     assert answer.status_code == 400 and "no field named file" in answer.text
 
