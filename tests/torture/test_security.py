@@ -7,7 +7,7 @@ the long forms of all.
 
 import pytest
 
-from tests.torture.security.crowd import churn, keep_silent, stay_idle
+from tests.torture.security.crowd import churn, give_back, keep_silent, stay_idle
 from tests.torture.security.fuzz import fuzz_live
 from tests.torture.security.names import flood_names
 
@@ -17,6 +17,11 @@ pytestmark = pytest.mark.timeout(600)
 
 async def test_r16_idle_connections_are_small(tmp_path):
     outcome = await stay_idle(tmp_path / "run", 150, SEED, watch=0.2, tries=20)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r16_memory_of_a_crowd_is_given_back(tmp_path):
+    outcome = await give_back(tmp_path / "run", 2_000)
     assert outcome.safe, str(outcome)
 
 
