@@ -425,6 +425,7 @@ class Channel:
         chosen, self.unacked = self.unacked, {}
         if self.transaction is not None:
             chosen = {**self.transaction.held(), **chosen}
+            self.transaction.take_publishes()
             self.transaction = None
         self.settle_all(chosen, Outcome.REQUEUE)
         if self.inbox is not None:

@@ -43,7 +43,7 @@ def tx_select(channel: Channel, method: Any) -> None:
     if channel.confirms is not None:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
-        channel.transaction = Transaction()
+        channel.transaction = Transaction(channel.broker)
     channel.reply(commands.Tx.SelectOk())
 
 

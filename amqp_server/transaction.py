@@ -2,7 +2,8 @@
 
 A commit happens within one loop turn, so all of it is in one batch of the store, and a batch is
 there whole or not at all after a crash. A batch that meets a full disk joins the next one with all
-of the transaction, and so on: it is answered when it is on disk.
+of the transaction, and so on: it is answered when it is on disk. Until then messages are in memory
+only, all of a broker's transactions within one limit.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_server.codec import Publish
-from leveret.broker import Plan
+from leveret.broker import Broker, Plan
+from leveret.broker.upkeep import MESSAGE_OVERHEAD
 from leveret.model.message import Message
 from leveret.model.store import Indispensable
 from queues import Outcome
@@ -20,11 +22,16 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    def __init__(self) -> None:
+    def __init__(self, broker: Broker) -> None:
+        self._upkeep = broker.upkeep
+        self._octets = 0
         self._publishes: list[tuple[Publish, Plan, Message]] = []
         self._settlements: list[tuple[dict[int, Unacked], Outcome]] = []
 
     def publish(self, publish: Publish, plan: Plan, message: Message) -> None:
+        octets = len(message.frames) + MESSAGE_OVERHEAD
+        self._upkeep.keep_back(octets)
+        self._octets += octets
         self._publishes.append((publish, plan, message))
 
     def settle(self, chosen: dict[int, Unacked], outcome: Outcome) -> None:
@@ -38,7 +45,7 @@ class Transaction:
         return held
 
     def commit(self, channel: Channel) -> None:
-        publishes, self._publishes = self._publishes, []
+        publishes = self.take_publishes()
         settlements, self._settlements = self._settlements, []
         for publish, plan, message in publishes:
             if plan.version != channel.vhost.version:
@@ -50,9 +57,14 @@ class Transaction:
         for chosen, outcome in settlements:
             channel.settle_all(chosen, outcome)
 
+    def take_publishes(self) -> list[tuple[Publish, Plan, Message]]:
+        self._upkeep.let_go(self._octets)
+        publishes, self._publishes, self._octets = self._publishes, [], 0
+        return publishes
+
     def rollback(self, channel: Channel) -> None:
         """Forget publishes and settlements: the deliveries are unacked again, in order."""
-        self._publishes.clear()
+        self.take_publishes()
         restored = {**self.held(), **channel.unacked}
         channel.unacked = dict(sorted(restored.items()))
         self._settlements.clear()

@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from leveret.broker.dead_letters import watch_stuck
 from leveret.broker.metrics import SAMPLE_MS
-from leveret.broker.watermark import LONGEST_SECONDS, Pace, Watermark, resident_bytes
+from leveret.broker.watermark import (
+    LONGEST_SECONDS,
+    SHARE_WHEN_FULL,
+    Pace,
+    Watermark,
+    header_bytes,
+    resident_bytes,
+)
+from leveret.model.errors import PreconditionFailed
 from leveret.model.history import Keep
 from leveret.model.store import Retention, StoreState
 from queues import ClassicQueue
@@ -25,7 +33,7 @@ SWEEP_SECONDS = 30.0
 SWEEP_BYTES = 64 << 20
 """When so much has come and gone, a sweep is worth it before its time."""
 MESSAGE_OVERHEAD = 400
-"""Octets a message in memory costs beside its body, roughly."""
+"""Octets a message in memory costs beside its body and long headers, roughly."""
 
 
 class Upkeep:
@@ -41,6 +49,9 @@ class Upkeep:
         """What the store had taken and the queues held at the last sweep, in octets."""
         self._sampled_ms = 0
         self._watermark = Watermark(broker.settings.memory_high_watermark)
+        self._in_headers = 0
+        """Looked for only when the process takes more than it may: usually it is little."""
+        self._kept_back = 0
         self._pace_of_memory, self._pace_of_disk = Pace(), Pace()
         self._pause = LONGEST_SECONDS
 
@@ -104,8 +115,9 @@ class Upkeep:
     def _watch_memory(self) -> float:
         """Seconds until the next look."""
         broker, mark = self._broker, self._watermark
-        held, resident = self.memory_held(), resident_bytes()
-        limit = broker.settings.memory_high_watermark
+        limit, resident = broker.settings.memory_high_watermark, resident_bytes()
+        self._in_headers = self._measure_headers() if resident > limit else 0
+        held = self.memory_held()
         reason = f"low on memory: {held} octets in messages, {resident} in all, {limit} allowed"
         broker.alarms.set("memory", reason if mark.look(held, resident) else "")
         return self._pace_of_memory.next_look(mark.room, broker.clock.monotonic())
@@ -123,14 +135,45 @@ class Upkeep:
 
     def memory_held(self) -> int:
         """Octets in messages held in memory."""
-        return self._broker.store.in_memory + sum(
-            queue.ready_bytes
-            + queue.unacked_bytes
-            + (len(queue.ready) + len(queue.unacked)) * MESSAGE_OVERHEAD
-            for vhost in self._broker.vhosts.values()
-            for queue in vhost.queues.values()
-            if isinstance(queue, ClassicQueue)
+        return (
+            self._broker.store.in_memory
+            + self._in_headers
+            + sum(
+                queue.ready_bytes
+                + queue.unacked_bytes
+                + (len(queue.ready) + len(queue.unacked)) * MESSAGE_OVERHEAD
+                for queue in self._classic_queues()
+            )
         )
+
+    def _measure_headers(self) -> int:
+        return sum(
+            header_bytes(len(queue.ready), queue.ready)
+            + header_bytes(len(queue.unacked), queue.unacked.values())
+            for queue in self._classic_queues()
+            if queue.ready or queue.unacked
+        )
+
+    def _classic_queues(self) -> Iterator[ClassicQueue]:
+        for vhost in self._broker.vhosts.values():
+            for queue in vhost.queues.values():
+                if isinstance(queue, ClassicQueue):
+                    yield queue
+
+    def keep_back(self, octets: int) -> None:
+        """Room for messages that wait for a commit: a client that may not be read cannot commit,
+        so these are refused and not waited for."""
+        most = int(self._broker.settings.memory_high_watermark * SHARE_WHEN_FULL)
+        if self._kept_back + octets > most:
+            raise PreconditionFailed(
+                f"messages of open transactions would take more than {most} octets:"
+                " commit more often"
+            )
+        self._kept_back += octets
+
+    def let_go(self, octets: int) -> None:
+        """They wait no longer."""
+        self._kept_back -= octets
 
     async def sweep(self) -> None:
         """Trim history to what the settings let it keep."""

@@ -1,17 +1,23 @@
 """How close memory is to its watermark, and how soon to look again.
 
-What messages take is known, what the process takes is measured. Both count: messages alone may
-reach the watermark; once the whole process has, messages may have half of it. Less than that cannot
-be asked for: memory that was freed often stays with the process, and publishers must not wait for
-it. Owned by the loop; nothing of it outlives the process.
+What messages take is known, of their headers roughly; what the process takes is measured. Both
+count: messages alone may reach the watermark; once the whole process has, messages may have half of
+it. Less than that cannot be asked for: memory that was freed often stays with the process, and
+publishers must not wait for it. Owned by the loop; nothing of it outlives the process.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from itertools import islice
+from random import randrange
+
+from queues import Entry
 
 SHARE_WHEN_FULL = 0.5
 CLEAR = 0.9
+MOST_ASKED = 100
 LONGEST_SECONDS = 0.25
 SOONEST_SECONDS = 0.02
 
@@ -23,6 +29,13 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def header_bytes(count: int, entries: Iterable[Entry]) -> int:
+    """Octets of the headers of so many; of more than a few, as some of them tell."""
+    step = count // MOST_ASKED + 1
+    some = islice(entries, randrange(step), None, step)  # noqa: S311
+    return step * sum([entry.message.header_size for entry in some])
 
 
 class Watermark:

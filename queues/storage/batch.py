@@ -109,7 +109,7 @@ class Batch:
     def _carry_content(self, failed: "Batch") -> None:
         rows = [row for row in failed.rows if row[0] in failed.firm]
         self.rows[:0] = rows
-        self.bytes += sum(len(row[6]) for row in rows)
+        self.bytes += sum(len(row[5]) + len(row[6]) for row in rows)
         for sink, records in failed.logs_with(failed.firm).items():
             self.logs[sink] = [*records, *self.logs.get(sink, ())]
             self.log_bytes += sum(getattr(record, "body_size", 0) for record in records)

@@ -72,7 +72,7 @@ class FillingStore:
         batch = self._batch
         batch.rows += messages
         for message in messages:
-            batch.bytes += len(message[6])
+            batch.bytes += len(message[5]) + len(message[6])  # properties may be all there is
 
     def record(
         self,

@@ -73,7 +73,7 @@ class MemoryStore(FillingStore):
     def _apply(self, batch: Batch) -> None:
         for row in batch.rows:
             self._content[row[0]] = row
-            self._bytes += len(row[6])
+            self._bytes += len(row[5]) + len(row[6])
         holders = self._holders
         settled: list[int] = []
         for (kind, _, _, _), (_, ids, _) in batch.events.items():
@@ -92,7 +92,7 @@ class MemoryStore(FillingStore):
         self._holders.pop(message_id, None)
         row = self._content.pop(message_id, None)
         if row is not None:
-            self._bytes -= len(row[6])
+            self._bytes -= len(row[5]) + len(row[6])
 
     async def load(self, message_ids: Sequence[int]) -> list[StoredMessage | Rotten]:
         found: list[StoredMessage | Rotten] = []

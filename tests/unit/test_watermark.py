@@ -5,8 +5,11 @@ from leveret.broker.watermark import (
     SOONEST_SECONDS,
     Pace,
     Watermark,
+    header_bytes,
     resident_bytes,
 )
+from leveret.model.message import Address, Message
+from queues import Entry
 
 LIMIT = 1000
 
@@ -59,3 +62,11 @@ def test_looks_more_often_the_closer_it_is():
 
 def test_process_knows_its_size():
     assert resident_bytes() > 1 << 20
+
+
+def test_headers_of_many_are_known_from_some():
+    entry = Entry(Message.build(Address.of("", "q"), bytes(2), b""))
+    size = entry.message.header_size
+    assert header_bytes(0, []) == 0
+    assert header_bytes(99, [entry] * 99) == 99 * size
+    assert 900 * size <= header_bytes(999, [entry] * 999) <= 1000 * size

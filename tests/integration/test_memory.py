@@ -1,0 +1,65 @@
+"""Memory that messages take without a body, or before they are anywhere: it is bounded as well."""
+
+from __future__ import annotations
+
+import time
+
+import pika
+import pytest
+from pika.exceptions import ChannelClosedByBroker
+
+from leveret.testing import LeveretBroker
+
+MIB = 1024 * 1024
+HEADERS = pika.BasicProperties(headers={"h": "x" * 100_000})
+
+
+@pytest.fixture
+def url():
+    """The process has more than this, so messages may have half of it."""
+    with LeveretBroker(memory_high_watermark="16MiB") as broker:
+        yield broker.url
+
+
+def until(connection, what):
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        connection.process_data_events(0.05)
+
+
+def test_headers_count(url):
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        told: list[str] = []
+        connection.add_on_connection_blocked_callback(lambda *_: told.append("blocked"))
+        connection.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
+        channel = connection.channel()
+        channel.queue_declare("memory")
+        for _ in range(12 * MIB // 100_000):
+            channel.basic_publish("", "memory", b"", HEADERS)
+        until(connection, lambda: told == ["blocked"])
+        with pika.BlockingConnection(pika.URLParameters(url)) as other:
+            other.channel().queue_purge("memory")
+        until(connection, lambda: told == ["blocked", "unblocked"])
+
+
+def test_open_transactions_have_a_limit(url):
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("memory")
+        channel.tx_select()
+        with pytest.raises(ChannelClosedByBroker, match="commit more often") as refused:
+            for _ in range(10):
+                channel.basic_publish("", "memory", b"x" * MIB)
+            channel.tx_commit()
+        assert refused.value.reply_code == 406
+        for end in ("tx_commit", "tx_rollback", "close", "tx_commit"):
+            channel = connection.channel()
+            channel.tx_select()
+            for _ in range(5):  # one after the other there is room for as many as one likes
+                channel.basic_publish("", "memory", b"x" * MIB)
+            getattr(channel, end)()
+            connection.channel().queue_purge("memory")
+        channel.basic_publish("", "memory", b"last")
+        channel.tx_commit()
+        assert channel.basic_get("memory")[2] == b"last"
