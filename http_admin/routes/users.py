@@ -52,14 +52,8 @@ def _user(hub: Broker, name: str) -> User:
     return found
 
 
-def _require_another_administrator(hub: Broker, losing: set[str]) -> None:
-    """Nobody could undo it: the command line, too, comes through here."""
-    left = [one for one in hub.users.by_name.values() if one.can_administer]
-    if left and all(one.name in losing for one in left):
-        raise bad_request(
-            f"no administrator with a password would be left without {left[0].name!r}:"
-            " make another one first"
-        )
+def _without(hub: Broker, names: set[str]) -> list[User]:
+    return [one for one in hub.users.by_name.values() if one.name not in names]
 
 
 @router.get("/users", response_model=listing(UserRow))
@@ -78,7 +72,7 @@ def users_without_permissions(hub: Hub) -> list[Row]:
 @router.post("/users/bulk-delete", status_code=204)
 async def delete_users(hub: Hub, body: UserNames) -> None:
     """Delete several users; unknown names are passed over."""
-    _require_another_administrator(hub, set(body.users))
+    hub.users.require_administrator(_without(hub, set(body.users)))
     for name in body.users:
         if name in hub.users.by_name:
             hub.delete_user(name)
@@ -104,8 +98,7 @@ async def put_user(name: str, hub: Hub, response: Response, body: UserBody) -> N
         raise bad_request(f"a user's name has 1 to {LONGEST_NAME} octets")
     hashed, hashing = await _credentials(hub, body)
     tags = checked_tags(body.tags)
-    if "administrator" not in tags or not hashed:
-        _require_another_administrator(hub, {name})
+    hub.users.require_administrator([*_without(hub, {name}), User(name, hashed, hashing, tags)])
     existed = name in hub.users.by_name
     hub.users.put_user(name, hashed, tags, hashing)
     await until_durable(hub)
@@ -136,7 +129,7 @@ async def _credentials(hub: Broker, body: UserBody) -> tuple[str, str]:
 async def delete_user(name: str, hub: Hub) -> None:
     """Delete a user; their connections are closed. The last administrator stays."""
     _user(hub, name)
-    _require_another_administrator(hub, {name})
+    hub.users.require_administrator(_without(hub, {name}))
     hub.delete_user(name)
     await until_durable(hub)
 

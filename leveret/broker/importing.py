@@ -34,24 +34,13 @@ def check(broker: Broker, plan: Import) -> None:
     named |= {key[0] for key, _ in plan.parameters if key[0] != GLOBAL}
     for vhost in sorted(named - vhosts):
         raise PreconditionFailed(f"no vhost '{vhost}': neither here nor in the file")
-    users = broker.users.by_name.keys() | {user.name for user in plan.users}
+    users = broker.users.by_name | {user.name: user for user in plan.users}
     for one in granted:
         if one.user not in users:
             raise PreconditionFailed(f"no user '{one.user}': neither here nor in the file")
-    _check_administrators(broker, plan)
+    broker.users.require_administrator(users.values())
     _check_bindings(broker, plan)
     _check_limits(broker, plan)
-
-
-def _check_administrators(broker: Broker, plan: Import) -> None:
-    """Somebody must be left who can put right what was imported."""
-    now = broker.users.by_name
-    then = now | {user.name: user for user in plan.users}
-    if not any(one.can_administer for one in then.values()):
-        for lost in (one.name for one in now.values() if one.can_administer):
-            raise PreconditionFailed(
-                f"no administrator with a password would be left: the file takes that from '{lost}'"
-            )
 
 
 def _check_limits(broker: Broker, plan: Import) -> None:

@@ -16,7 +16,7 @@ from exchange.stations import DELAYED_TYPE
 from leveret.broker.access.passwords import SHA256, check_hash, hash_password
 from leveret.broker.access.patterns import check_pattern, expand, pattern
 from leveret.broker.access.rights import NEEDS, TOPIC_NEEDS, Action, Need, Right
-from leveret.model.errors import AccessRefused
+from leveret.model.errors import AccessRefused, PreconditionFailed
 from leveret.model.store import (
     PermissionDefinition,
     Store,
@@ -116,6 +116,15 @@ class Users:
             )
 
     # Changing ----------------------------------------------------------------------------------
+
+    def require_administrator(self, left: Iterable[User]) -> None:
+        """Refuse a change that would leave only these users if none of them could undo it."""
+        now = [one.name for one in self.by_name.values() if one.can_administer]
+        if now and not any(one.can_administer for one in left):
+            raise PreconditionFailed(
+                f"no administrator with a password would be left without '{now[0]}':"
+                " make another one first"
+            )
 
     def put_user(
         self, name: str, password_hash: str, tags: tuple[str, ...], hashing: str = SHA256
