@@ -51,6 +51,12 @@ def write_ballast(path: Path, size: int) -> None:
         os.fsync(file.fileno())
 
 
+def reserve(path: Path, size: int) -> None:
+    """Take so much space, without writing it."""
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
 def _run(*command: str) -> str:
     """Run it; what went wrong, or nothing."""
     try:

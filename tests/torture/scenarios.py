@@ -39,6 +39,7 @@ from tests.torture.security.scans import scan_tls
 from tests.torture.security.sources import scan_source
 from tests.torture.security.splits import split_sessions
 from tests.torture.slow_consumer import stall_a_consumer
+from tests.torture.soak import soak
 from tests.torture.startup import start_and_stop
 from tests.torture.transactions import kill_in_commit
 
@@ -92,6 +93,7 @@ SCENARIOS = (
     Scenario("R-19", "the loop under load", 600, "seconds", keep_in_time),
     Scenario("R-20", "stopped and continued", 20, "stops", stop_and_go_on),
     Scenario("R-22", "clients that vanish", 20, "clients", vanish),
+    Scenario("R-23", "long soak", 3_600, "seconds", soak),
     Scenario("R-30", "strangers", 2_000, "connections", keep_silent),
     Scenario("R-31", "announced and never sent", 200, "rounds", announce_much),
     Scenario("R-32", "fuzzed decoders", 1_800, "seconds", fuzz_inside),
