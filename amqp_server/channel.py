@@ -141,7 +141,11 @@ class Channel:
             or message.scan.needs_care
         ):
             plan, message = careful_plan(self, publish, message)
-            publish.plan = plan if plan.reusable and not message.scan.needs_care else None
+            if plan.reusable and not message.scan.needs_care:
+                publish.plan = plan
+                self.session.wire.known.leads_to(len(plan.queues))
+            else:
+                publish.plan = None
         if self.transaction is not None:
             self.transaction.publish(publish, plan, message)
         else:

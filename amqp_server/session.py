@@ -23,6 +23,7 @@ from amqp_server.codec import (
     encode_method,
 )
 from amqp_server.describe import describe_connection
+from amqp_server.known import Known
 from amqp_server.line import Deaf, Line, Listening
 from amqp_server.login import begin, mechanisms, server_properties
 from amqp_server.wire import (
@@ -343,6 +344,8 @@ class Session:
             raise NotAllowed(f"access to vhost '{name}' refused for user '{self.user.name}'")
         self.broker.require_room(self.user, vhost)
         self.vhost = vhost
+        known = vhost.front_memory.setdefault(self.user.name, Known())
+        self.wire.share(known)
         self.wire.state = ConnectionState.OPEN
         self.broker.connections[self] = None
         self.broker.counters.connections_opened += 1

@@ -30,14 +30,13 @@ from amqp_server.codec import (
     Publish,
     commands,
     decode_method,
-    decode_publish,
 )
+from amqp_server.known import Known
 from leveret.model.errors import BrokerError, PreconditionFailed, ProtocolError, ReplyCode
 from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Address, Message
 
 FRAME_LIMIT_BEFORE_TUNE = 8192
 HARD_MESSAGE_LIMIT = 512 * 1024 * 1024
-_KNOWN_PUBLISHES = 8192
 
 _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">BHIHHQ")
@@ -119,7 +118,12 @@ class Wire:
         self._rest = b""
         self._after = 0  # where reading goes on when the frame at hand is refused
         self.deaf = False
-        self._publishes: dict[bytes, Publish] = {}
+        self.share(Known())
+
+    def share(self, known: Known) -> None:
+        """Remember publishes together with others."""
+        self.known = known
+        self._publishes = known.by_frame
 
     def __repr__(self) -> str:
         return f"<Wire {self.state.name} channels={len(self.channels)} rest={len(self._rest)}B>"
@@ -208,10 +212,11 @@ class Wire:
         held = self.channels.get(channel)
         if held is None or held.publish is not None or held.state is ChannelState.CLOSING:
             return self._publish_out_of_turn(channel, held, last)
-        method_frame = data[position:last]
-        publish = self._publishes.get(method_frame)
+        frame = data[position + 3 : last]
+        publish = self._publishes.get(frame)
         if publish is None:
-            publish = self._learn_publish(method_frame)
+            self.last_method = (60, 40)
+            publish = self.known.learn(frame)
         messages, stop = self._run(data, position, last + 1, channel, publish.address)
         if messages:
             self._after = stop
@@ -271,14 +276,6 @@ class Wire:
         elif held.state is not ChannelState.CLOSING:
             self._refuse_in_content()
         return last + 1
-
-    def _learn_publish(self, method_frame: bytes) -> Publish:
-        self.last_method = (60, 40)
-        publish = decode_publish(method_frame[7:])
-        if len(self._publishes) >= _KNOWN_PUBLISHES:
-            self._publishes.clear()
-        self._publishes[method_frame] = publish
-        return publish
 
     def _other_frame(self, kind: int, channel: int, data: bytes, position: int, last: int) -> None:
         if kind == FRAME_HEARTBEAT:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from bindings import Binding, Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec, Route, explain_route, route
@@ -91,6 +92,8 @@ class VirtualHost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, HeldQueue] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}
+        self.front_memory: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        """What a front remembers for all connections of a user, until the last of them ends."""
         self.version = 0
         self.counters = VhostCounters()
         self.queues_declared = self.queues_created = self.queues_deleted = 0

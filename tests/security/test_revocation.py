@@ -162,3 +162,16 @@ def test_answer_that_was_waited_for_is_not_given_to_who_may_no_longer_read(
             assert waiting.result().status_code == 403
             queue = served.hub.vhosts["side"].queues["mine"]
             assert served.on_loop(lambda hub: queue.ready_count) == 1
+
+
+def test_what_one_user_may_publish_is_not_remembered_for_another(served: Served, user: str):
+    """Addresses are remembered for all connections of a user: for nobody else."""
+    rights = PermissionDefinition("bystander", "side", ".*", "^mine$", ".*")
+    served.on_loop(lambda hub: hub.users.set_permission(rights))
+    with _login(served, user) as client, _login(served, "bystander") as other:
+        channel, others = client.channel(), other.channel()
+        for _ in range(3):
+            channel.publish("amq.direct", "k")
+        channel.qos(1)
+        others.publish("amq.direct", "k")
+        others.expect_close(403, "write access to exchange 'amq.direct' in vhost 'side' refused")
