@@ -91,15 +91,17 @@ class DeadLetters:
         reason: DeathReason,
         now_ms: int,
     ) -> tuple[Message, Plan] | None:
-        """Without a look at its headers, where neither they nor earlier deaths have a say."""
-        epitaph = self._epitaphs.of(queue, message, reason, now_ms, vhost.version)
-        if epitaph is None:
+        """Without a look at its headers, where they have no say."""
+        found = self._epitaphs.of(queue, message, reason, now_ms, vhost.version)
+        if found is None:
             return None
-        dead = engraved(message, epitaph)
+        epitaph, stay = found
+        dead = engraved(message, epitaph, stay)
         if epitaph.plan is None:
             plan = epitaph.plan = self._plan(vhost, dead, dead.headers())
             if plan is not None:
-                plan.queues = _without_cycles(plan.queues, [_this(queue, reason)])
+                died = [_this(queue, reason), *epitaph.deaths]
+                plan.queues = _without_cycles(plan.queues, died)
         plan = epitaph.plan
         return (dead, plan) if plan is not None and plan.reusable else None
 

@@ -1,20 +1,21 @@
 """What is written on a dead letter: `x-death`, `x-first-death-*`, `x-last-death-*`.
 
-Most messages die for the first time and say nothing of deaths or copies in their headers. For these
-the same fields are put behind the headers as they stand, and nothing is decoded: the fields are
-encoded once for all messages of one address that die in one queue, for one reason, in one second.
-Every other message is taken apart. Event-loop thread only; nothing here outlives a crash.
+Most messages say nothing of copies in their headers, and of deaths only what the broker has written
+there. For these the same fields are put behind the other headers as they stand: the fields are
+encoded once for all messages of one address and the same earlier deaths that die in one queue, for
+one reason, in one second. Every other message is taken apart. Event-loop thread only; nothing here
+outlives a crash.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from leveret.model.message import Address, Headers, Message
-from leveret.model.properties import append_fields, change_headers
-from leveret.model.tables import encode_table
+from leveret.model.properties import change_headers, header_table, with_fields
+from leveret.model.tables import encode_table, split_fields
 from queues import ClassicQueue
 from queues.port import DeathReason
 
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
 Death = dict[str, Any]
 _MOST_KEPT = 4_096
 _LONGEST_TABLE = 4_096
-_TOLD = (b"CC", b"-death", b"x-delivery-count")
+_TOLD = (b"CC", b"x-delivery-count")
 """Signs, somewhere in its properties, of a message that has to be taken apart."""
+_DEATH = b"-death"
+_NEWEST = frozenset(
+    {"x-death", *(f"x-last-death-{part}" for part in ("queue", "reason", "exchange"))}
+)
+"""What another death replaces."""
 
 
 @dataclass(slots=True)
@@ -35,42 +41,55 @@ class Epitaph:
     address: Address
     fields: bytes
     version: int
+    deaths: list[Death] = field(default_factory=list)
     plan: Plan | None = None
 
 
 class Epitaphs:
     def __init__(self) -> None:
         self._second = 0
-        self._known: dict[tuple[ClassicQueue, DeathReason, str, str, str | None], Epitaph] = {}
+        self._known: dict[
+            tuple[ClassicQueue, DeathReason, str, str, str | None, bytes], Epitaph
+        ] = {}
 
     def of(
         self, queue: ClassicQueue, message: Message, reason: DeathReason, now_ms: int, version: int
-    ) -> Epitaph | None:
-        """What this message needs, if nothing it says itself has to be looked at.
+    ) -> tuple[Epitaph, bytes] | None:
+        """What this message needs, if nothing it says itself has to be looked at; and the encoded
+        fields of its headers that stay.
 
         `version` of the topology: what holds for one may not hold for the next.
         """
         properties = message.properties
         if len(properties) > _LONGEST_TABLE or any(sign in properties for sign in _TOLD):
             return None
+        table = header_table(properties, message.scan)
+        stay, grave = table[4:], b""
+        if _DEATH in properties:
+            stay, grave = split_fields(table, _NEWEST)
+            if message.origin != 0 or not grave:
+                return None
         if now_ms // 1000 != self._second or len(self._known) >= _MOST_KEPT:
             self._second = now_ms // 1000
             self._known.clear()
         address = message.address
         key = (
-            queue, reason, address.exchange, address.routing_key, message.scan.expiration
+            queue, reason, address.exchange, address.routing_key, message.scan.expiration, grave
         )  # fmt: skip
         found = self._known.get(key)
         if found is None or found.version != version:
+            deaths = deaths_of(message, message.headers()) if grave else []
+            if grave and not deaths:
+                return None
             death = _death(queue, message, reason, Headers(), now_ms)
-            fields = encode_table(_inscription([], death))[4:]
-            found = self._known[key] = Epitaph(_target(queue, message), fields, version)
-        return found
+            fields = encode_table(_inscription(deaths, death))[4:]
+            found = self._known[key] = Epitaph(_target(queue, message), fields, version, deaths)
+        return found, stay
 
 
-def engraved(message: Message, epitaph: Epitaph) -> Message:
-    """The message as it goes on."""
-    properties, scan = append_fields(message.properties, message.scan, epitaph.fields)
+def engraved(message: Message, epitaph: Epitaph, stay: bytes) -> Message:
+    """The message as it goes on; `stay` are the fields of its headers that do."""
+    properties, scan = with_fields(message.properties, message.scan, stay + epitaph.fields)
     return Message.of_parts(epitaph.address, properties, message.body, scan)
 
 

@@ -181,26 +181,27 @@ def replace(properties: bytes, name: str, value: Any | None) -> bytes:
     return _U16.pack(flags) + b"".join(pieces[key] for key in NAMES if key in pieces)
 
 
-def append_fields(properties: bytes, known: Scan, fields: bytes) -> tuple[bytes, Scan]:
-    """Encoded header fields put behind those there are, and the expiration taken out.
-
-    The caller vouches for the fields: well-formed, new, and none that has a say in routing. So the
-    scan of the result follows from the one there is.
-    """
+def header_table(properties: bytes, known: Scan) -> bytes:
+    """The headers as they are encoded."""
     span = known.spans.get("headers")
-    there = properties[span[0] + 4 : span[1]] if span else b""
-    return _with_table(
-        properties, known, _U32.pack(len(there) + len(fields)) + there + fields, False
-    )
+    return properties[span[0] : span[1]] if span else _U32.pack(0)
+
+
+def with_fields(properties: bytes, known: Scan, fields: bytes) -> tuple[bytes, Scan]:
+    """Encoded header fields in place of those there are, and the expiration taken out.
+
+    The caller vouches for the fields: well-formed, and those that have a say in routing are those
+    there were. So the scan of the result follows from the one there is.
+    """
+    return _with_table(properties, known, _U32.pack(len(fields)) + fields, False)
 
 
 def change_headers(
     properties: bytes, known: Scan, remove: frozenset[str], add: dict[str, Any]
 ) -> tuple[bytes, Scan]:
     """Header fields removed and added, and the expiration taken out; a scan as above."""
-    span = known.spans.get("headers")
-    there = properties[span[0] : span[1]] if span else _U32.pack(0)
-    return _with_table(properties, known, edit_table(there, remove, add), True)
+    table = edit_table(header_table(properties, known), remove, add)
+    return _with_table(properties, known, table, True)
 
 
 def _with_table(properties: bytes, known: Scan, table: bytes, is_open: bool) -> tuple[bytes, Scan]:

@@ -8,7 +8,8 @@ length it has not seen the bytes of.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from functools import lru_cache
 from typing import Any
 
 from pamqp import decode, encode
@@ -119,16 +120,23 @@ def decode_checked(data: bytes) -> Table:
 
 def encode_table(table: Mapping[str, Any]) -> bytes:
     fields = b"".join(
-        encode.short_string(key) + _encode_value(value) for key, value in sorted(table.items())
+        [_encode_key(key) + _encode_value(value) for key, value in sorted(table.items())]
     )
     return _LENGTH.pack(len(fields)) + fields
+
+
+_encode_key = lru_cache(maxsize=1024)(encode.short_string)
 
 
 def _encode_value(value: Any) -> bytes:
     """As pamqp does, but for what it would shorten or refuse: integers, doubles and octets.
 
     RabbitMQ's own headers have long integers only, and clients of typed languages rely on it.
+    Texts come first because most values are.
     """
+    if type(value) is str:
+        text = value.encode()
+        return b"S" + _LENGTH.pack(len(text)) + text
     if isinstance(value, int) and not isinstance(value, bool):
         if not -(1 << 63) <= value < 1 << 63:
             raise ValueError(f"{value} does not fit in 64 bits")
@@ -169,9 +177,13 @@ def type_names(data: bytes) -> dict[str, str]:
 
 def edit_table(data: bytes, remove: frozenset[str], add: Mapping[str, Any]) -> bytes:
     """The table without some keys and with others, every other field byte for byte as it was."""
-    gone = remove | add.keys()
-    kept = [data[begin:end] for key, _, begin, end in field_spans(data) if key not in gone]
-    if add:
-        kept.append(encode_table(add)[4:])
-    fields = b"".join(kept)
+    fields = split_fields(data, remove | add.keys())[0] + encode_table(add)[4:]
     return _LENGTH.pack(len(fields)) + fields
+
+
+def split_fields(data: bytes, names: Container[str]) -> tuple[bytes, bytes]:
+    """The encoded fields of a checked table: those of other names, and those of these."""
+    parts: tuple[list[bytes], list[bytes]] = ([], [])
+    for key, _, begin, end in field_spans(data):
+        parts[key in names].append(data[begin:end])
+    return b"".join(parts[0]), b"".join(parts[1])

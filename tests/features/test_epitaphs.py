@@ -7,16 +7,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.broker.epitaphs import Epitaphs, dead_message, engraved
+from leveret.broker.epitaphs import Epitaph, Epitaphs, dead_message, deaths_of, engraved
 from leveret.model.message import Address, Message
 from leveret.model.properties import decode_properties, encode_properties, scan
 from queues import ClassicQueue, QueueSpec
 from queues.port import DeathReason, Upward
 
 NOW_MS = 1_700_000_000_999
-SHORT = st.text(max_size=20)
+SIGNS = ("CC", "x-delivery-count", "-death")
+SHORT = st.text(max_size=20).filter(lambda text: not any(sign in text for sign in SIGNS))
 VALUES = st.one_of(st.integers(-9, 1 << 40), SHORT, st.booleans(), st.lists(SHORT, max_size=2))
-TABLES = st.dictionaries(SHORT.filter(lambda key: "CC" not in key), VALUES, max_size=4)
+TABLES = st.dictionaries(SHORT, VALUES, max_size=4)
 PROPERTIES = st.fixed_dictionaries(
     {},
     optional={
@@ -36,10 +37,10 @@ PROPERTIES = st.fixed_dictionaries(
 )
 
 
-def dying_in(**arguments: Any) -> ClassicQueue:
+def dying_in(name: str = "q", **arguments: Any) -> ClassicQueue:
     nothing = Upward(lambda queue: None, now_ms=lambda: NOW_MS)
     named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
-    return ClassicQueue(QueueSpec("q", False, arguments=named), 1, nothing)
+    return ClassicQueue(QueueSpec(name, False, arguments=named), 1, nothing)
 
 
 @given(PROPERTIES, st.sampled_from([None, "grave"]), st.sampled_from(list(DeathReason)))
@@ -50,9 +51,9 @@ def test_both_ways_make_the_same_message(
     queue = dying_in(dead_letter_exchange="dlx", **own_key)
     message = Message.build(Address.of("x", "k"), encode_properties(properties), b"body")
     message.origin = 7
-    epitaph = Epitaphs().of(queue, message, reason, NOW_MS, 1)
-    assert epitaph is not None
-    quick = engraved(message, epitaph)
+    found = Epitaphs().of(queue, message, reason, NOW_MS, 1)
+    assert found is not None
+    quick = engraved(message, *found)
     careful = dead_message(queue, message, reason, [], message.headers(), NOW_MS)
     assert decode_properties(quick.properties) == decode_properties(careful.properties)
     assert quick.scan == scan(quick.properties)
@@ -68,6 +69,27 @@ def test_both_ways_make_the_same_message(
     ).content(1, 4096)
 
 
+@given(PROPERTIES, st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(list(DeathReason)))))
+def test_both_ways_tell_the_same_of_many_deaths(
+    properties: dict[str, Any], deaths: list[tuple[str, DeathReason]]
+) -> None:
+    quick = Message.build(Address.of("x", "k"), encode_properties(properties), b"body")
+    careful, epitaphs = quick, Epitaphs()
+    quick.origin = 7
+    for count, (name, reason) in enumerate(deaths):
+        queue = dying_in(name, dead_letter_exchange=f"to {count % 2}")
+        now_ms = NOW_MS + 700 * count
+        found = epitaphs.of(queue, quick, reason, now_ms, 1)
+        assert found is not None
+        assert found[0].deaths == deaths_of(quick, quick.headers())
+        quick = engraved(quick, *found)
+        headers = careful.headers()
+        careful = dead_message(queue, careful, reason, deaths_of(careful, headers), headers, now_ms)
+        assert decode_properties(quick.properties) == decode_properties(careful.properties)
+        assert quick.scan == scan(quick.properties)
+        assert quick.address == careful.address
+
+
 def message_with(**headers: Any) -> Message:
     return Message.build(Address.of("", "q"), encode_properties({"headers": headers}), b"")
 
@@ -75,15 +97,22 @@ def message_with(**headers: Any) -> Message:
 def test_whoever_tells_of_copies_or_deaths_is_taken_apart() -> None:
     queue, epitaphs = dying_in(dead_letter_exchange=""), Epitaphs()
     for name in ("CC", "BCC", "x-death", "x-first-death-queue"):
-        message = message_with(**{name: ["a"]})
-        assert epitaphs.of(queue, message, DeathReason.EXPIRED, NOW_MS, 1) is None
+        for origin in (0, 7):
+            message = message_with(**{name: [["a"]]})
+            message.origin = origin
+            assert epitaphs.of(queue, message, DeathReason.EXPIRED, NOW_MS, 1) is None
 
 
 def test_fields_are_shared_within_a_second_and_a_topology() -> None:
     queue, epitaphs = dying_in(dead_letter_exchange=""), Epitaphs()
-    ask = (queue, message_with(n=1), DeathReason.EXPIRED)
-    first = epitaphs.of(*ask, NOW_MS, 1)
-    assert epitaphs.of(queue, message_with(n=2), DeathReason.EXPIRED, NOW_MS, 1) is first
-    assert epitaphs.of(queue, message_with(n=2), DeathReason.REJECTED, NOW_MS, 1) is not first
-    assert epitaphs.of(*ask, NOW_MS, 2) is not first
-    assert epitaphs.of(*ask, NOW_MS + 1, 2) is not first
+
+    def of(message: Message, reason: DeathReason, now_ms: int, version: int) -> Epitaph:
+        found = epitaphs.of(queue, message, reason, now_ms, version)
+        assert found is not None
+        return found[0]
+
+    first = of(message_with(n=1), DeathReason.EXPIRED, NOW_MS, 1)
+    assert of(message_with(n=2), DeathReason.EXPIRED, NOW_MS, 1) is first
+    assert of(message_with(n=2), DeathReason.REJECTED, NOW_MS, 1) is not first
+    assert of(message_with(n=1), DeathReason.EXPIRED, NOW_MS, 2) is not first
+    assert of(message_with(n=1), DeathReason.EXPIRED, NOW_MS + 1, 2) is not first
