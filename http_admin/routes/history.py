@@ -24,6 +24,7 @@ from http_admin.shapes import MessageProperties
 from http_admin.surroundings import Around, HistorySource
 from http_admin.views import Row
 from leveret.broker import Action, Broker, User
+from leveret.broker.delays import KIND as DELAYED
 from leveret.model.history import EventKind, Keep
 from leveret.model.properties import decode_properties
 from queues.storage.directory import DATABASE_NAME
@@ -131,29 +132,31 @@ async def trace(
     await until_durable(hub)
     reader = HistoryReader(hub.settings.data_dir / DATABASE_NAME)
     ids = [id] if id is not None else await _named(reader, message_id or "")
-    lives = [life for one in ids if (life := await reader.life(one)) is not None]
     allowed = {one.name for one in visible_vhosts(hub, user)}
     if vhost is not None:
         allowed &= {vhost}
-    lives = [life for life in lives if life.keep is not Keep.NOTHING]
-    seen = [life for life in lives if _vhost_of(life) in allowed][:MOST_LIVES]
+    seen: list[Life] = []
+    for one in ids:
+        life = await reader.life(one)
+        if life is not None and life.keep is not Keep.NOTHING and _vhost_of(life) in allowed:
+            seen.append(life)
+        if len(seen) == MOST_LIVES:
+            break
     if not seen:
         raise not_found("no such message in the history")
     return _told(hub, user, seen)
 
 
 async def _named(reader: HistoryReader, message_id: str) -> list[int]:
-    """Candidates by the bytes of the property; lives that only look like it are dropped."""
+    """Found by the bytes of the property; those that only look like it are dropped."""
     name = message_id.encode()
     if len(name) > 255:
         raise bad_request("a message_id has at most 255 octets")
-    found = await reader.find(bytes([len(name)]) + name)
-    matching = []
-    for one in sorted(found):
-        life = await reader.life(one)
-        if life is not None and decode_properties(life.properties).get("message_id") == message_id:
-            matching.append(one)
-    return matching
+    return [
+        one
+        for one, properties in sorted(await reader.find(bytes([len(name)]) + name))
+        if decode_properties(properties).get("message_id") == message_id
+    ]
 
 
 def _vhost_of(life: Life) -> str:
@@ -220,8 +223,14 @@ def _event(life: Life, one: Happening) -> Row:
         "connection": (actor.connection or None) if actor else None,
         "user": (actor.user or None) if actor else None,
         "redelivered": one.kind is EventKind.REDELIVERED,
-        "detail": one.detail,
+        "detail": _shown_detail(one),
     }
+
+
+def _shown_detail(one: Happening) -> str | None:
+    """Where it is delayed, keys of blind copies stand behind the due time: they are for nobody."""
+    is_schedule = one.queue_kind == DELAYED and one.kind is EventKind.ENQUEUED
+    return one.detail.partition(" ")[0] if is_schedule and one.detail else one.detail
 
 
 # All of it ---------------------------------------------------------------------------------------

@@ -64,8 +64,8 @@ class HistoryReader:
         """Everything stored about a message, oldest first; None if nothing is."""
         return await asyncio.to_thread(self._life, message_id)
 
-    async def find(self, piece: bytes, limit: int = FIND_LIMIT) -> list[int]:
-        """Messages whose stored properties contain these bytes, newest first.
+    async def find(self, piece: bytes, limit: int = FIND_LIMIT) -> list[tuple[int, bytes]]:
+        """Messages whose stored properties contain these bytes, newest first, and the properties.
 
         For a message id given by the publisher: look for its bytes, then check the property.
         """
@@ -102,10 +102,9 @@ class HistoryReader:
             happenings=tuple(found for found in happenings if found is not None),
         )
 
-    def _find(self, piece: bytes, limit: int) -> list[int]:
+    def _find(self, piece: bytes, limit: int) -> list[tuple[int, bytes]]:
         with self._open() as connection:
-            rows = connection.execute(statements.FIND_PROPERTIES, (piece, limit)).fetchall()
-        return [row[0] for row in rows]
+            return connection.execute(statements.FIND_PROPERTIES, (piece, limit)).fetchall()
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

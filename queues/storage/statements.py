@@ -293,6 +293,6 @@ EVENTS_OF_MESSAGE: Final = (
     f" AND e.kind<>{int(EventKind.SNAPSHOT)} ORDER BY e.time_ms, e.id"
 )
 FIND_PROPERTIES: Final = (
-    "SELECT id FROM messages WHERE instr(properties, ?)>0 ORDER BY id DESC LIMIT ?"
+    "SELECT id, properties FROM messages WHERE instr(properties, ?)>0 ORDER BY id DESC LIMIT ?"
 )
 GONE_QUEUES: Final = "SELECT DISTINCT vhost, name FROM queues WHERE deleted_ms IS NOT NULL"

@@ -73,6 +73,21 @@ def test_messages_of_one_message_id_are_told_together(api: httpx.Client) -> None
     assert life["message"]["payload_encoding"] == "base64"
 
 
+def test_keys_of_blind_copies_are_not_told(stored_broker: Served, api: httpx.Client) -> None:
+    with pika.BlockingConnection(pika.URLParameters(stored_broker.amqp_url)) as connection:
+        channel = connection.channel()
+        arguments = {"x-delayed-type": "direct"}
+        channel.exchange_declare("later", "x-delayed-message", durable=True, arguments=arguments)
+        channel.confirm_delivery()
+        headers = {"x-delay": 3_600_000, "BCC": ["secret"]}
+        properties = pika.BasicProperties(message_id="later", delivery_mode=2, headers=headers)
+        channel.basic_publish("later", "k", b"", properties)
+    life = api.get("/api/trace?message_id=later").json()
+    assert [event["event"] for event in life["events"]] == ["published", "enqueued"]
+    assert "secret" not in str(life)
+    assert life["events"][1]["detail"].isdecimal()
+
+
 @pytest.mark.parametrize("query", ["id=999999", "message_id=m-", "message_id=m-0&vhost=elsewhere"])
 def test_what_is_not_there_is_404(api: httpx.Client, query: str) -> None:
     assert api.get(f"/api/trace?{query}").status_code == 404

@@ -53,8 +53,10 @@ async def test_a_life_is_told_in_order_with_names(tmp_path: Path):
         (20, EventKind.DELIVERED, "q1", "bob", None, None),
         (50, EventKind.DEAD_LETTERED, "q1", "bob", "rejected", None),
     ]
-    assert await reader.find(b"\x02id") == [6]
-    assert await reader.find(b"\x00\x80") == [7, 6]
+    assert [number for number, _ in await reader.find(b"\x02id")] == [6]
+    found = await reader.find(b"\x00\x80")
+    assert [number for number, _ in found] == [7, 6]
+    assert found[1][1] == life.properties
     await harness.close()
 
 
