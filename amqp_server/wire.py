@@ -75,12 +75,13 @@ class ChannelState(Enum):
 class WireChannel:
     """The wire's view of one channel: may it speak, and which content is half here."""
 
-    __slots__ = ("missing", "parts", "publish", "sizes", "state")
+    __slots__ = ("body", "header", "missing", "publish", "sizes", "state")
 
     def __init__(self) -> None:
         self.state = ChannelState.OPEN
         self.publish: Publish | None = None
-        self.parts: list[bytes] = []
+        self.header = b""
+        self.body = bytearray()
         self.sizes = (0, 0)
         self.missing = -1  # body octets still to come; -1 while the header is awaited
 
@@ -315,7 +316,8 @@ class Wire:
                 ),
             )
             return
-        held.parts, held.sizes, held.missing = [frame], (size, body_size), body_size
+        held.header, held.body = frame, bytearray()
+        held.sizes, held.missing = (size, body_size), body_size
         self._finish_content(channel, held)
 
     def _content_body(self, channel: int, held: WireChannel, frame: bytes) -> None:
@@ -324,18 +326,21 @@ class Wire:
         size = len(frame) - FRAME_OVERHEAD
         if size > held.missing:
             raise ProtocolError("content body is longer than announced")
-        if size:
-            held.parts.append(frame)
-            held.missing -= size
+        held.body += memoryview(frame)[7:-1]
+        held.missing -= size
         self._finish_content(channel, held)
 
     def _finish_content(self, channel: int, held: WireChannel) -> None:
+        """In one body frame, however many it came in: they may be of an octet each."""
         if held.missing:
             return
-        publish, parts = held.publish, held.parts
-        held.publish, held.parts, held.missing = None, [], -1
+        publish, frames = held.publish, held.header
+        if held.body:
+            head = _FRAME.pack(FRAME_BODY, channel, len(held.body))
+            frames = b"".join((frames, head, held.body, b"\xce"))
+        held.publish, held.header, held.body, held.missing = None, b"", bytearray(), -1
         if publish is not None:
-            message = Message(publish.address, channel, b"".join(parts), *held.sizes)
+            message = Message(publish.address, channel, frames, *held.sizes)
             self.sink.on_publish(channel, publish, [message])
 
     # Methods -----------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""A message: an address and its content, kept as the publisher's own frames.
+"""A message: an address and its content, kept as frames: the publisher's own header, and the body
+in one frame, however many it came in.
 
 A delivery on the same channel number copies the frames as they came in; any other re-frames them
 once and keeps that form, so a fanout builds each form once. Nothing here is ever changed in
@@ -120,15 +121,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        frames, position = self.frames, 8 + self.header_size
-        if len(frames) == position + FRAME_OVERHEAD + self.body_size:
-            return frames[position + 7 : -1]
-        parts = []
-        while position < len(frames):
-            size = _FRAME.unpack_from(frames, position)[2]
-            parts.append(frames[position + 7 : position + 7 + size])
-            position += size + FRAME_OVERHEAD
-        return b"".join(parts)
+        return self.frames[15 + self.header_size : -1] if self.body_size else b""
 
     def headers(self) -> Headers:
         properties, span = self.properties, self.scan.spans.get("headers")

@@ -1,6 +1,7 @@
 """The wire floor: every case whole, byte by byte, and with more behind it."""
 
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -46,6 +47,24 @@ def calls_for(*pieces):
     for piece in pieces:
         wire.receive(piece)
     return sink.calls, wire.buffered
+
+
+def test_body_in_frames_of_an_octet_takes_no_more_than_its_octets():
+    wire, sink = open_wire(1, 2)
+    body = bytes(20_000)
+    data = publish_frames(1, "x", "k", body=body, frame_max=9)
+    messages = []
+    sink.on_publish = lambda channel, publish, run: messages.extend(run)
+    tracemalloc.start()
+    wire.receive(data[:-9])
+    unfinished, _ = tracemalloc.get_traced_memory()
+    wire.receive(data[-9:])
+    tracemalloc.stop()
+    assert unfinished < 3 * len(body)
+    [message] = messages
+    assert message.body == body and len(message.frames) < len(body) + 100
+    wire.receive(publish_frames(1, "x", "k", body=b"next", frame_max=9))
+    assert messages[1].body == b"next"
 
 
 @pytest.mark.parametrize("name", CASES)
