@@ -34,6 +34,11 @@ class ReplyQueue:
         return len(self._waiting)
 
     @property
+    def held_bytes(self) -> int:
+        """What waits because its consumer does not read."""
+        return sum([one.message.header_size + one.message.body_size for one in self._waiting])
+
+    @property
     def unacked_count(self) -> int:
         return 0
 

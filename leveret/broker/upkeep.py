@@ -49,8 +49,9 @@ class Upkeep:
         """What the store had taken and the queues held at the last sweep, in octets."""
         self._sampled_ms = 0
         self._watermark = Watermark(broker.settings.memory_high_watermark)
-        self._in_headers = 0
-        """Looked for only when the process takes more than it may: usually it is little."""
+        self._aside = 0
+        """In headers and in replies that nobody reads. Looked for only when the process takes more
+        than it may: usually it is little."""
         self._kept_back = 0
         self._pace_of_memory, self._pace_of_disk = Pace(), Pace()
         self._pause = LONGEST_SECONDS
@@ -116,7 +117,7 @@ class Upkeep:
         """Seconds until the next look."""
         broker, mark = self._broker, self._watermark
         limit, resident = broker.settings.memory_high_watermark, resident_bytes()
-        self._in_headers = self._measure_headers() if resident > limit else 0
+        self._aside = self._measure_aside() if resident > limit else 0
         held = self.memory_held()
         reason = f"low on memory: {held} octets in messages, {resident} in all, {limit} allowed"
         broker.alarms.set("memory", reason if mark.look(held, resident) else "")
@@ -137,7 +138,7 @@ class Upkeep:
         """Octets in messages held in memory."""
         return (
             self._broker.store.in_memory
-            + self._in_headers
+            + self._aside
             + sum(
                 queue.ready_bytes
                 + queue.unacked_bytes
@@ -146,13 +147,16 @@ class Upkeep:
             )
         )
 
-    def _measure_headers(self) -> int:
-        return sum(
+    def _measure_aside(self) -> int:
+        headers = sum(
             header_bytes(len(queue.ready), queue.ready)
             + header_bytes(len(queue.unacked), queue.unacked.values())
             for queue in self._classic_queues()
             if queue.ready or queue.unacked
         )
+        vhosts = self._broker.vhosts.values()
+        replies = sum(one.held_bytes for vhost in vhosts for one in vhost.reply_queues.values())
+        return headers + replies
 
     def _classic_queues(self) -> Iterator[ClassicQueue]:
         for vhost in self._broker.vhosts.values():

@@ -6,19 +6,33 @@ import time
 
 import pika
 import pytest
+from pamqp.commands import Connection
 from pika.exceptions import ChannelClosedByBroker
 
 from leveret.testing import LeveretBroker
+from tests.support import wire
+from tests.support.rawclient import RawClient
 
 MIB = 1024 * 1024
 HEADERS = pika.BasicProperties(headers={"h": "x" * 100_000})
 
 
 @pytest.fixture
-def url():
+def broker():
     """The process has more than this, so messages may have half of it."""
     with LeveretBroker(memory_high_watermark="16MiB") as broker:
-        yield broker.url
+        yield broker
+
+
+@pytest.fixture
+def url(broker):
+    return broker.url
+
+
+@pytest.fixture
+def client(broker):
+    with RawClient(*broker.amqp_address) as client:
+        yield client.handshake("/", capabilities={"connection.blocked": True})
 
 
 def until(connection, what):
@@ -41,6 +55,22 @@ def test_headers_count(url):
         with pika.BlockingConnection(pika.URLParameters(url)) as other:
             other.channel().queue_purge("memory")
         until(connection, lambda: told == ["blocked", "unblocked"])
+
+
+def test_replies_that_nobody_reads_count(broker, client):
+    asking = client.channel()
+    asking.consume("amq.rabbitmq.reply-to", no_ack=True)
+    [name] = broker.call(lambda: list(broker.running.broker.vhosts["/"].reply_queues))
+    with RawClient(*broker.amqp_address) as other:
+        other.handshake("/", capabilities={"connection.blocked": True})
+        channel = other.channel()
+        reply = wire.publish(1, "", name) + wire.content_header(1, 100_000)
+        reply += wire.body(1, bytes(100_000))
+        other.send_bytes(reply * 400)  # more than sockets take
+        other.expect(Connection.Blocked)
+        client.drop()
+        other.expect(Connection.Unblocked)
+        assert channel.declare("alive").queue == "alive"
 
 
 def test_open_transactions_have_a_limit(url):
