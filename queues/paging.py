@@ -19,6 +19,7 @@ from queues.entry import Entry
 from queues.journal import Journal
 from queues.limits import deadline
 from queues.port import DeathReason, Upward
+from queues.ready import newest
 
 if TYPE_CHECKING:
     from queues.classic import ClassicQueue
@@ -52,6 +53,12 @@ class Paging:
     def was_delivered(self, message_id: int) -> bool:
         """Whether a message that is on disk only would come back as redelivered."""
         return message_id <= self._delivered_to
+
+    def comes_again(self, message_id: int) -> None:
+        """It has just come, and its like may have been handed out right before a crash."""
+        if self._delivered_to:
+            for entry in newest(self._queue.ready):
+                entry.redelivered = entry.redelivered or entry.id == message_id
 
     def read_ahead(self) -> None:
         queue = self._queue

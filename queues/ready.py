@@ -68,6 +68,9 @@ class PriorityReady:
             level.clear()
         self._count = 0
 
+    def newest(self) -> list[Entry]:
+        return [level[-1] for level in self._levels if level]
+
     def put_back(self, entries: Iterable[Entry]) -> None:
         returned: dict[int, list[Entry]] = {}
         for entry in entries:
@@ -85,6 +88,13 @@ class PriorityReady:
 
 def make_ready(max_priority: int | None) -> Ready:
     return deque() if max_priority is None else PriorityReady(max_priority)
+
+
+def newest(ready: Ready) -> list[Entry]:
+    """What came last, of each priority."""
+    if isinstance(ready, PriorityReady):
+        return ready.newest()
+    return [ready[-1]] if ready else []
 
 
 def by_id(entry: Entry) -> int:

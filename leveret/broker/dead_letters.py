@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from leveret.broker.aftermath import Aftermath
 from leveret.broker.doorway import Doorway
 from leveret.broker.epitaphs import Death, Epitaphs, dead_message, deaths_of, engraved
 from leveret.broker.judging import open_copies
@@ -34,6 +35,7 @@ class DeadLetters:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._epitaphs = Epitaphs()
+        self.aftermath = Aftermath()
 
     def republish(
         self,
@@ -63,6 +65,7 @@ class DeadLetters:
                 continue
             dead.time_ms = now_ms
             broker.route(plan, dead)
+            self.aftermath.mark(message.id, dead.id, plan.queues)
             moved.append(dead.id)
         self._note(vhost, queue, reason, moved, refused)
         return refused

@@ -214,6 +214,7 @@ class DelayQueue:
         for queue in queues:
             queue.enqueue(message)
             broker.turn.touch(queue)
+        broker.dead_letters.aftermath.mark(stored.id, message.id, queues)
         return message.id
 
     def _detail(self, due: int, message_id: int) -> str:

@@ -44,6 +44,7 @@ def take_up(broker: Broker, recovered: Recovered) -> None:
     """Everything the store gave back; what rot has made unusable is left out."""
     kinds = recovered.definitions
     broker.log_keeper.ends = recovered.log_ends
+    broker.dead_letters.aftermath.upto = 0 if recovered.clean else recovered.last_message_id
     _each(_of(VhostDefinition, kinds), lambda one: _take_up_vhost(broker, one))
     _each(_of(PolicyDefinition, kinds), broker.policies.recover)
     _each(_of(ParameterDefinition, kinds), lambda one: _take_up_parameter(broker, one))
