@@ -154,6 +154,11 @@ class Client(asyncio.Protocol):
             raise ConnectionGone
         self.transport.write(data)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the system has taken all that was written."""
+        return self.transport is not None and self.transport.get_write_buffer_size() == 0
+
     async def drain(self) -> None:
         await self._writable.wait()
 

@@ -36,7 +36,7 @@ from tests.torture.soak_clients import (
     publish,
     take,
 )
-from tests.torture.soak_plan import ARGUMENTS, DURABLE, EXCHANGES, FLOWS, HABITS, KINDS, POLICIES
+from tests.torture.soak_plan import DURABLE, FLOWS, HABITS, KINDS, POLICIES, WEIGHT, declare_all
 from tests.torture.soak_sums import Sums, Tally, add_up, differences, in_memory_balance, sums_of
 from tests.torture.soak_verdict import judge, judge_memory
 
@@ -84,7 +84,7 @@ class Soak:
         self.life = Life(self.broker.address)
         if not self.began:
             self.began = time.monotonic()
-            await self._declare()
+            await declare_all(self.life.address)
             for name, *_ in POLICIES:
                 await self._set_policy(name)
         self.books.nacked.clear()
@@ -96,17 +96,6 @@ class Soak:
 
     def _seed(self) -> int:
         return self.chance.getrandbits(32)
-
-    async def _declare(self) -> None:
-        client = await Client.connect(self.life.address)
-        for queue in KINDS:
-            await client.declare(queue, arguments=ARGUMENTS.get(queue))
-        for name, kind, queue, key, arguments in EXCHANGES:
-            declare = commands.Exchange.Declare(exchange=name, exchange_type=kind, durable=True)
-            await client.call(declare, commands.Exchange.DeclareOk)
-            bind = commands.Queue.Bind(0, queue, name, key, False, arguments)
-            await client.call(bind, commands.Queue.BindOk)
-        client.close()
 
     async def kill(self) -> None:
         target = self.books.confirmed + self.chance.randint(50, 500)
@@ -143,15 +132,15 @@ class Soak:
     async def memory(self) -> None:
         """Messages that nobody takes, until publishers are blocked; then they go."""
         client = await Client.connect(self.life.address)
-        await client.declare("weight")
+        await client.declare(WEIGHT)
         async with asyncio.timeout(PATIENCE):
-            while not client.blocked.is_set():
-                client.publish_all("", "weight", [b"x" * 65_536] * 8, TRANSIENT)
-                await client.drain()
+            while "memory" not in await self._alarms():
+                if client.is_idle:  # it is not read while publishers are blocked
+                    client.publish_all("", WEIGHT, [b"x" * 65_536] * 8, TRANSIENT)
                 await asyncio.sleep(0.05)
         await self._rest_alarmed("memory")
         other = await Client.connect(self.life.address)
-        await other.call(commands.Queue.Delete(queue="weight"), commands.Queue.DeleteOk)
+        await other.call(commands.Queue.Delete(queue=WEIGHT), commands.Queue.DeleteOk)
         other.close()
         client.close()
         await self._until_alarms(lambda names: not names)
@@ -171,9 +160,11 @@ class Soak:
         await asyncio.sleep(self.chance.uniform(0.1, 1.5))
 
     async def _until_alarms(self, true: Callable[[set[str]], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not true(await self._alarms()):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        deadline = time.monotonic() + PATIENCE
+        while not true(names := await self._alarms()):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the alarms stay as they are: {names or 'none'}")
+            await asyncio.sleep(0.05)
 
     async def _alarms(self) -> set[str]:
         return {alarm["name"] for alarm in (await self.api.get("/alarms")).json()}

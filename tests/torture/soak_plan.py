@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from pamqp import commands
+
+from tests.torture.client import Client
 from tests.torture.soak_clients import (
     DEAD,
     DYING,
@@ -35,6 +38,8 @@ FLOWS = (
     Flow(13, LOG, "one", (LOG,)),
     Flow(14, LOG, "two", (LOG,)),
 )
+WEIGHT = "weight"
+"""What fills the memory."""
 GROUP = {"x-group": "G", "x-stream-offset": "first"}
 HABITS = (
     Habit("work-a", STRICT, prefetch=100),
@@ -70,5 +75,18 @@ POLICIES: tuple[tuple[str, str, tuple[dict[str, Any], ...]], ...] = (
     ("age", "^expiring$", ({"message-ttl": 200}, {"message-ttl": 900})),
     ("doom", "^doomed$", ({"message-ttl": 300, "max-length": 20}, {"max-length": 30},
                           {"message-ttl": 150})),
+    ("weightless", f"^{WEIGHT}$", ({"history": "off"},)),  # it would only fill the small disk
     ("roomy", "^work-", ({"max-length": 1_000_000}, {"message-ttl": 86_400_000}, {})),
 )  # fmt: skip
+
+
+async def declare_all(address: tuple[str, int]) -> None:
+    client = await Client.connect(address)
+    for queue in KINDS:
+        await client.declare(queue, arguments=ARGUMENTS.get(queue))
+    for name, kind, queue, key, arguments in EXCHANGES:
+        declare = commands.Exchange.Declare(exchange=name, exchange_type=kind, durable=True)
+        await client.call(declare, commands.Exchange.DeclareOk)
+        bind = commands.Queue.Bind(0, queue, name, key, False, arguments)
+        await client.call(bind, commands.Queue.BindOk)
+    client.close()
