@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from bindings import Destination, DestinationKind
-from exchange import ExchangeSpec, known_kinds
+from exchange import Exchange, ExchangeSpec
 from leveret.broker.definitions import OPERATOR_POLICY
+from leveret.broker.names import check_length, check_name
 from leveret.broker.own_definitions import ACCOUNTS, SECTION
 from leveret.broker.parameters import (
     GLOBAL,
@@ -28,7 +29,9 @@ from leveret.broker.users import User, check_hash, check_pattern, hash_password
 from leveret.model.errors import BrokerError, PreconditionFailed
 from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
 from queues import QueueSpec
+from queues.options import check_arguments
 from queues.spec import check_default_kind, check_kind
+from queues.stream.spec import parse_log_spec
 
 T = TypeVar("T")
 _FOREIGN = ("internal_cluster_id",)  # identities of the broker that wrote the file
@@ -134,7 +137,7 @@ def _add_own(found: Import, own: Mapping[str, Any], vhost: str | None) -> None:
         if spec is not None:
             arguments = {**spec.arguments, **row.arguments}
             whole = QueueSpec(spec.name, spec.durable, False, spec.auto_delete, arguments)
-            check_kind(whole, f"queue '{spec.name}' ({row.where})")
+            _check_queue(whole, f"queue '{spec.name}' ({row.where})")
             queues[row.vhost, spec.name] = whole
     found.queues = [(of, spec) for (of, _), spec in queues.items()]
 
@@ -259,8 +262,18 @@ def _take_queue(found: Import, row: _Row) -> None:
         row.get("auto_delete", bool, False),
         row.arguments,
     )
-    check_kind(spec, f"queue '{spec.name}'")
+    _check_queue(spec, f"queue '{spec.name}'")
     found.queues.append((row.vhost, spec))
+
+
+def _check_queue(spec: QueueSpec, where: str) -> None:
+    """As when it is declared."""
+    check_name("queue", spec.name)
+    check_kind(spec, where)
+    check_arguments(spec.arguments, where)
+    if spec.kind == "stream":
+        partitions = parse_log_spec(spec, where).partitions
+        check_length("name of a partition", f"{spec.name}-{partitions}")
 
 
 def _take_exchange(found: Import, row: _Row) -> None:
@@ -272,8 +285,8 @@ def _take_exchange(found: Import, row: _Row) -> None:
         row.get("internal", bool, False),
         row.arguments,
     )
-    if spec.kind not in known_kinds():
-        raise PreconditionFailed(f"unknown exchange type '{spec.kind}'")
+    check_name("exchange", spec.name)
+    Exchange(spec)  # refuses what cannot be one
     found.exchanges.append((row.vhost, spec))
 
 
@@ -285,6 +298,7 @@ def _take_binding(found: Import, row: _Row) -> None:
     if source:
         to = Destination(DestinationKind(kind), row.name("destination"))
         key = row.get("routing_key", str, "")
+        check_length("routing key", key)
         found.bindings.append((row.vhost, NewBinding(source, to, key, row.arguments)))
 
 

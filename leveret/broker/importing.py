@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from bindings import DestinationKind
+from bindings import Binding, DestinationKind
+from exchange import Exchange, ExchangeSpec
 from leveret.broker.definition_file import Import
-from leveret.broker.definitions import is_builtin
+from leveret.broker.names import RESERVED, require_unreserved
 from leveret.broker.parameters import GLOBAL, VHOST_LIMITS
-from leveret.broker.vhost import NO_LIMIT
+from leveret.broker.vhost import NO_LIMIT, PREDECLARED, TRACE_EXCHANGE
 from leveret.model.errors import PreconditionFailed
 from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
 from queues import QueueSpec
@@ -39,7 +40,7 @@ def check(broker: Broker, plan: Import) -> None:
         if one.user not in users:
             raise PreconditionFailed(f"no user '{one.user}': neither here nor in the file")
     broker.users.require_administrator(users.values())
-    _check_bindings(broker, plan)
+    _check_topology(broker, plan)
     _check_limits(broker, plan)
 
 
@@ -64,21 +65,30 @@ def _queues_of(spec: QueueSpec) -> int:
     return 1 + partitions if isinstance(partitions, int) and partitions > 1 else 1
 
 
-def _check_bindings(broker: Broker, plan: Import) -> None:
+def _check_topology(broker: Broker, plan: Import) -> None:
+    """A new vhost has its own exchanges when it is made."""
     queues = {(vhost, spec.name) for vhost, spec in plan.queues}
     queues |= {(vhost.name, name) for vhost in broker.vhosts.values() for name in vhost.queues}
-    exchanges = {(vhost, spec.name) for vhost, spec in plan.exchanges}
-    exchanges |= {(v.name, name) for v in broker.vhosts.values() for name in v.exchanges}
+    exchanges = {
+        (name, own): ExchangeSpec(own, kind, durable=True)
+        for name, _ in plan.vhosts
+        for own, kind in (*PREDECLARED, (TRACE_EXCHANGE, "topic"))
+    }
+    for held in broker.vhosts.values():
+        exchanges |= {(held.name, name): one.spec for name, one in held.exchanges.items()}
+    for vhost, spec in plan.exchanges:
+        if (vhost, spec.name) not in exchanges:
+            require_unreserved("exchange", spec.name)
+            exchanges[vhost, spec.name] = spec
     for vhost, one in plan.bindings:
-        is_queue = one.destination.kind is DestinationKind.QUEUE
-        there = queues if is_queue else exchanges
-        to = (vhost, one.destination.name)
-        if to not in there and (is_queue or not is_builtin(one.destination.name)):
-            raise PreconditionFailed(
-                f"no {one.destination.kind} '{to[1]}' in vhost '{vhost}' to bind"
-            )
-        if (vhost, one.source) not in exchanges and not is_builtin(one.source):
+        there = queues if one.destination.kind is DestinationKind.QUEUE else exchanges
+        if (vhost, one.destination.name) not in there:
+            what = f"{one.destination.kind} '{one.destination.name}'"
+            raise PreconditionFailed(f"no {what} in vhost '{vhost}' to bind")
+        if (vhost, one.source) not in exchanges:
             raise PreconditionFailed(f"no exchange '{one.source}' in vhost '{vhost}' to bind")
+        made = Binding.of(one.source, one.destination, one.routing_key, one.arguments)
+        Exchange(exchanges[vhost, one.source]).bind(made)  # refuses what means nothing there
 
 
 def apply(broker: Broker, plan: Import) -> None:
@@ -107,8 +117,13 @@ def apply(broker: Broker, plan: Import) -> None:
 
 def _apply_topology(broker: Broker, plan: Import) -> None:
     for vhost, queue in plan.queues:
-        if queue.name not in broker.vhosts[vhost].queues:
-            broker.vhosts[vhost].declare_queue(queue)
+        held = broker.vhosts[vhost]
+        if queue.name in held.queues:
+            continue
+        if queue.name.startswith(RESERVED):  # named by the server that wrote the file
+            held.declare_server_named(queue, None)
+        else:
+            held.declare_queue(queue)
     for vhost, exchange in plan.exchanges:
         if exchange.name not in broker.vhosts[vhost].exchanges:
             broker.vhosts[vhost].declare_exchange(exchange)

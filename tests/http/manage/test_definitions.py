@@ -90,6 +90,8 @@ def test_partitioned_log_comes_back_as_one(api, vhost):
 
 
 ROW = {"name": "q", "durable": True, "auto_delete": False, "arguments": {}}
+LOG = ROW | {"arguments": {"x-queue-type": "stream"}}
+BINDING = {"source": "amq.direct", "destination": "q", "destination_type": "queue"}
 PATTERNS = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
@@ -116,16 +118,46 @@ PATTERNS = {"configure": ".*", "write": ".*", "read": ".*"}
         ({"queues": [ROW], "bindings": [{"source": "no", "destination": "q"}]}, "exchange 'no'"),
         ({"bindings": [{"source": "x", "destination": "q", "destination_type": "odd"}]},
          "unknown destination_type"),
+        ({"queues": [ROW | {"name": "a\0b"}]}, "must not contain a NUL"),
+        ({"queues": [ROW | {"arguments": {"x-max-length": -1}}]}, "queues[0]: invalid arg"),
+        ({"queues": [LOG | {"durable": False}]}, "invalid property 'non-durable'"),
+        ({"queues": [LOG | {"arguments": {"x-queue-type": "stream", "x-partitions": 1001}}]},
+         "queues[0]: invalid arg 'x-partitions'"),
+        ({"queues": [LOG | {"name": "n" * 254,
+                            "arguments": {"x-queue-type": "stream", "x-partitions": 2}}]},
+         "name of a partition is longer"),
+        ({"exchanges": [ROW | {"type": "x-delayed-message"}]}, "exchanges[0]: invalid argument"),
+        ({"exchanges": [ROW | {"name": "a\0b", "type": "direct"}]}, "must not contain a NUL"),
+        ({"queues": [ROW], "bindings": [BINDING | {"routing_key": "k" * 256}]}, "is longer than"),
+        ({"queues": [ROW], "bindings": [BINDING | {"source": "amq.headers",
+                                                   "arguments": {"x-match": "odd"}}]}, "x-match"),
+        ({"queues": [ROW], "bindings": [BINDING | {"source": "amq.odd"}]}, "exchange 'amq.odd'"),
     ],
 )  # fmt: skip
 def test_wrong_file_changes_nothing(api, vhost, wrong, reason):
     good = {"name": "good", "durable": True, "auto_delete": False, "arguments": {}}
     body = wrong
     if isinstance(wrong, dict) and isinstance(wrong.get("queues", []), list):
-        body = wrong | {"queues": [*wrong.get("queues", []), good]}
+        policy = {"name": "good", "pattern": "", "definition": {"max-length": 1}}
+        body = {"policies": [policy]} | wrong | {"queues": [*wrong.get("queues", []), good]}
     status, said = api.refused("POST", "definitions", vhost, body=body)
     assert status == 400 and reason in said
+    assert api.get("queues", vhost) == api.get("policies", vhost) == []
+
+
+def test_exchange_of_a_reserved_name_changes_nothing(api, vhost):
+    body = {"exchanges": [ROW | {"name": "amq.mine", "type": "direct"}], "queues": [ROW]}
+    status, said = api.refused("POST", "definitions", vhost, body=body)
+    assert (status, said) == (403, "exchange name 'amq.mine' contains reserved prefix 'amq.*'")
     assert api.get("queues", vhost) == []
+
+
+def test_queue_named_by_a_server_is_taken(api, vhost):
+    binding = BINDING | {"destination": "amq.gen-abc"}
+    body = {"queues": [ROW | {"name": "amq.gen-abc"}], "bindings": [binding]}
+    for _ in range(2):
+        assert api.post("definitions", vhost, body=body) == 204
+    assert [row["name"] for row in api.get("queues", vhost)] == ["amq.gen-abc"]
 
 
 @pytest.mark.parametrize(
