@@ -49,6 +49,7 @@ TICK_MS = 10
 AT_ONCE = 1_000
 RETRY_MS = 1_000
 PUT_OFF_MS = 60_000
+_OCTETS_EACH = 60
 _SIZE_BITS, _ID_BITS = 32, 56
 _ID_MASK, _SIZE_MASK = (1 << _ID_BITS) - 1, (1 << _SIZE_BITS) - 1
 
@@ -102,6 +103,11 @@ class DelayQueue:
     @property
     def keep(self) -> Keep:
         return self._vhost.keep_unroutable
+
+    @property
+    def held_bytes(self) -> int:
+        """What the schedule takes in memory, roughly."""
+        return _OCTETS_EACH * len(self) + sum(map(len, self._blind.values()))
 
     # In ----------------------------------------------------------------------------------------
 

@@ -50,8 +50,8 @@ class Upkeep:
         self._sampled_ms = 0
         self._watermark = Watermark(broker.settings.memory_high_watermark)
         self._aside = 0
-        """In headers and in replies that nobody reads. Looked for only when the process takes more
-        than it may: usually it is little."""
+        """In headers, in replies that nobody reads, in what is delayed. Looked for only when the
+        process takes more than it may: usually it is little."""
         self._kept_back = 0
         self._pace_of_memory, self._pace_of_disk = Pace(), Pace()
         self._pause = LONGEST_SECONDS
@@ -156,7 +156,8 @@ class Upkeep:
         )
         vhosts = self._broker.vhosts.values()
         replies = sum(one.held_bytes for vhost in vhosts for one in vhost.reply_queues.values())
-        return headers + replies
+        delays = self._broker.stations.delays.by_exchange.values()
+        return headers + replies + sum(one.held_bytes for one in delays)
 
     def _classic_queues(self) -> Iterator[ClassicQueue]:
         for vhost in self._broker.vhosts.values():

@@ -73,6 +73,23 @@ def test_replies_that_nobody_reads_count(broker, client):
         assert channel.declare("alive").queue == "alive"
 
 
+def test_blind_copies_of_delayed_messages_count(url):
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        told: list[str] = []
+        connection.add_on_connection_blocked_callback(lambda *_: told.append("blocked"))
+        connection.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
+        channel = connection.channel()
+        arguments = {"x-delayed-type": "direct"}
+        channel.exchange_declare("later", "x-delayed-message", arguments=arguments)
+        headers = {"x-delay": 3_600_000, "BCC": ["k" * 240 + str(i) for i in range(400)]}
+        for _ in range(12 * MIB // 100_000):
+            channel.basic_publish("later", "", b"", pika.BasicProperties(headers=headers))
+        until(connection, lambda: told == ["blocked"])
+        with pika.BlockingConnection(pika.URLParameters(url)) as other:
+            other.channel().exchange_delete("later")
+        until(connection, lambda: told == ["blocked", "unblocked"])
+
+
 def test_open_transactions_have_a_limit(url):
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
