@@ -31,11 +31,9 @@ class Patience:
 
     def look(self, channels: list[Channel], now: float) -> None:
         """All open channels; closes those that were waited for too long."""
-        self._marks = {
-            channel: self._marks.get(channel) or deque()
-            for channel in channels
-            if channel.unacked and self._is_watched(channel)
-        }
+        watched = [one for one in channels if one.unacked and self._is_watched(one)]
+        if watched or self._marks:
+            self._marks = {channel: self._marks.get(channel) or deque() for channel in watched}
         for channel, marks in self._marks.items():
             first = next(iter(channel.unacked))
             while marks and marks[0][1] < first:

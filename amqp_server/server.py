@@ -150,7 +150,7 @@ class AmqpServer:
         self.strangers = Strangers(broker.settings, broker.clock.monotonic, log)
         self.handshakes: list[Handshakes] = []
         self._patience = Patience()
-        self._tidier = Tidier()
+        self._tidier = Tidier(broker.store.renew)
         self._listening: list[asyncio.Server] = []
         self._beat: asyncio.TimerHandle | None = None
         self._beats = 0

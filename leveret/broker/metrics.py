@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from queues import HeldQueue
@@ -62,45 +62,44 @@ class Series:
     memory they lay among from being given back.
     """
 
-    __slots__ = ("_last", "_numbers", "_points", "_sampled_ms")
+    __slots__ = ("_numbers", "_points", "_sampled_ms", "_width")
 
     def __init__(self, points: int) -> None:
         self._points = points
         self._numbers = array("q")
-        self._last: tuple[int, ...] | None = None
+        self._width = 0
         self._sampled_ms = 0
 
     def add(self, time_ms: int, values: tuple[int, ...]) -> None:
-        if self._last != values:
-            if self._last is not None and self._sampled_ms > self._numbers[-1 - len(values)]:
-                self._append(self._sampled_ms, self._last)
+        self._width = len(values) + 1
+        last = self._numbers[1 - self._width :]
+        if tuple(last) != values:
+            if last and self._sampled_ms > self._numbers[-self._width]:
+                self._append(self._sampled_ms, last)
             self._append(time_ms, values)
-            self._last = values
         self._sampled_ms = time_ms
 
-    def _append(self, time_ms: int, values: tuple[int, ...]) -> None:
+    def _append(self, time_ms: int, values: Iterable[int]) -> None:
         self._numbers.append(time_ms)
         self._numbers.extend(values)
-        if len(self._numbers) > 2 * self._points * (len(values) + 1):
-            del self._numbers[: self._points * (len(values) + 1)]
+        if len(self._numbers) > 2 * self._points * self._width:
+            del self._numbers[: self._points * self._width]
 
     def rate(self, index: int) -> float:
         """Change per second over the last sampling interval."""
-        if self._last is None:
-            return 0.0
-        width = len(self._last) + 1
-        numbers, now = self._numbers, len(self._numbers) - width
+        numbers, width = self._numbers, self._width
+        now = len(numbers) - width
         before = now - width
-        if before < 0 or numbers[now] < self._sampled_ms:
+        if not width or before < 0 or numbers[now] < self._sampled_ms:
             return 0.0
         change = numbers[now + 1 + index] - numbers[before + 1 + index]
         return change * 1000 / max(1, numbers[now] - numbers[before])
 
     def samples(self, index: int, age_s: int, step_s: int) -> list[tuple[int, int]]:
         """(time, value) every `step_s` back to `age_s` ago, newest first."""
-        if self._last is None or step_s <= 0:
+        width = self._width
+        if not width or step_s <= 0:
             return []
-        width = len(self._last) + 1
         times, values = self._numbers[::width], self._numbers[index + 1 :: width]
         found = []
         for back in range(0, age_s + 1, step_s):

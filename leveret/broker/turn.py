@@ -29,6 +29,9 @@ class Turn:
         self._scheduled = False
         self._queues: list[Target] = []
         self._outputs: dict[Output, None] = {}
+        self._spare_queues: list[Target] = []
+        self._spare_outputs: dict[Output, None] = {}
+        """Empty, to take turns with: what lasts is not made anew among what comes and goes."""
 
     def touch(self, queue: Target) -> None:
         """This queue may have something to hand out."""
@@ -56,13 +59,17 @@ class Turn:
     def end(self) -> None:
         try:
             while self._queues:
-                touched, self._queues = self._queues, []
+                touched, self._queues = self._queues, self._spare_queues
                 for queue in touched:
                     _guarded(queue.dispatch)
+                touched.clear()
+                self._spare_queues = touched
             self._flush_store()
-            outputs, self._outputs = self._outputs, {}
+            outputs, self._outputs = self._outputs, self._spare_outputs
             for output in outputs:
                 _guarded(output.flush)
+            outputs.clear()
+            self._spare_outputs = outputs
         finally:
             self._scheduled = False
             if self._queues or self._outputs:
