@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+
+from leveret.model.errors import ProtocolError
+from leveret.model.tables import check_table, encode_table
 
 
 def _tags(value: Any) -> Any:
@@ -22,7 +25,20 @@ def _no_list(value: Any) -> Any:
     return {} if value in ([], None) else value
 
 
-Table = Annotated[dict[str, Any], BeforeValidator(_no_list)]
+Object = Annotated[dict[str, Any], BeforeValidator(_no_list)]
+
+
+def _sayable(table: dict[str, Any]) -> dict[str, Any]:
+    """As a client could have sent it over AMQP."""
+    try:
+        encoded = encode_table(table)
+        check_table(encoded, 0, len(encoded))
+    except (ValueError, TypeError, RecursionError, ProtocolError) as error:
+        raise ValueError(f"cannot be written as AMQP: {error}") from None
+    return table
+
+
+Table = Annotated[Object, AfterValidator(_sayable)]
 
 
 class LimitBody(BaseModel):

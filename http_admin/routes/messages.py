@@ -11,7 +11,7 @@ from http_admin.auth import CurrentUser, Hub, vhost_for
 from http_admin.content import body_of, message_of, shown_body, shown_properties
 from http_admin.durable import until_durable
 from http_admin.errors import ApiError, not_found
-from http_admin.fields import Table
+from http_admin.fields import Object, Table
 from http_admin.routes.topology import exchange_name
 from http_admin.shapes import BindingRow, MessageProperties
 from http_admin.views import Row, binding_row
@@ -33,7 +33,7 @@ class PublishBody(BaseModel):
     payload_encoding: str = Field(
         default="string", description="string (the payload is the body, as UTF-8) or base64."
     )
-    properties: Table = Field(
+    properties: Object = Field(
         default_factory=dict,
         description="AMQP properties by name, such as delivery_mode, headers or message_id.",
     )

@@ -40,13 +40,23 @@ def test_wrong_method_is_405(api: httpx.Client) -> None:
     [b"{", b"nonsense", b"[1]", b'{"durable": "perhaps"}', b'{"arguments": {"x": "\\ud800"}}',
      b'{"arguments": ' + b"[" * 100_000,
      b'{"arguments": {"x": "\xed\xa0\x80"}}',
-     '{"arguments": {"x": "\ud800\x80"}}'.encode("utf-16-le", "surrogatepass")],
+     '{"arguments": {"x": "\ud800\x80"}}'.encode("utf-16-le", "surrogatepass"),
+     b'{"arguments": {"x": 123456789012345678901234567890}}',
+     b'{"arguments": {"x": ' + b"[" * 300 + b"]" * 300 + b"}}",
+     b'{"arguments": {"' + b"k" * 256 + b'": 1}}'],
     ids=["cut", "no JSON", "no object", "wrong type", "half a character", "too deep",
-         "half a character in octets", "half a character in UTF-16"],
+         "half a character in octets", "half a character in UTF-16", "no number of 64 bits",
+         "deeper than AMQP", "no key of AMQP"],
 )  # fmt: skip
 def test_bad_body_is_400(api: httpx.Client, body: bytes) -> None:
     _is_error(api.put("/api/queues/%2F/q", content=body), 400)
     assert api.get("/api/queues/%2F/q").status_code == 404
+
+
+def test_binding_that_amqp_cannot_say_is_400(api: httpx.Client) -> None:
+    api.put("/api/queues/%2F/bound", json={})
+    body = {"routing_key": "", "arguments": {"x": 1 << 64}}
+    _is_error(api.post("/api/bindings/%2F/e/amq.headers/q/bound", json=body), 400)
 
 
 def test_half_a_character_does_not_fail_the_store(api: httpx.Client) -> None:

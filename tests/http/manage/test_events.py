@@ -106,7 +106,9 @@ def test_a_name_holds_only_while_its_work_runs():
 def test_what_no_table_can_say_is_told_as_text(api, events, value):
     heard = listening(events, "parameter.set", "queue.created")
     api.put("global-parameters", "odd", body={"value": value})
-    api.put("queues", "/", "odd", body={"arguments": {"x-odd": value}})
+    refused = api.refused("PUT", "queues", "/", "odd", body={"arguments": {"x-odd": value}})
+    assert refused[0] == 400 and "cannot be written as AMQP" in refused[1]
+    api.put("queues", "/", "odd")
     api.delete("queues", "/", "odd")
     api.delete("global-parameters", "odd")
     assert told(events, heard, "queue.created")[0] == ["parameter.set", "queue.created"]
