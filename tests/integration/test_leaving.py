@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -48,6 +49,32 @@ def test_a_queue_of_one_connection_is_freed_with_its_last_consumer(broker, chann
         return left() is None
 
     assert broker.call(is_freed)
+
+
+def test_a_queue_of_a_connection_that_published_to_it_is_freed_when_both_have_gone(broker, channel):
+    channel.publish("", "other", b"")  # of the same user, who remembers addresses for all
+    with RawClient(*broker.amqp_address) as client:
+        own = client.handshake("/").channel()
+        queue = own.declare("", exclusive=True).queue
+        own.publish("", queue, b"")
+        own.wait_ready(queue, 1)
+        sessions = broker.running.amqp.sessions
+        held = broker.call(lambda: next(iter(sessions)).vhost.queues[queue])
+        left = [weakref.ref(held), *map(weakref.ref, broker.call(lambda: list(sessions)))]
+        del held
+    channel.declare("other")
+    channel.publish("", "other", b"")
+    channel.wait_ready("other", 1)
+
+    def freed() -> int:
+        broker.running.broker.metrics.sample()
+        gc.collect()
+        return sum(one() is None for one in left)
+
+    deadline = time.monotonic() + 60  # its session is in the turn that ends with it
+    while broker.call(freed) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_who_leaves_while_a_channel_waits_is_let_go_when_it_is_closed(broker, channel):
