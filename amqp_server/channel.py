@@ -143,7 +143,7 @@ class Channel:
             plan, message = careful_plan(self, publish, message)
             if plan.reusable and not message.scan.needs_care:
                 publish.plan = plan
-                self.session.wire.known.leads_to(publish, plan.version, len(plan.queues))
+                self.session.wire.known.leads_to(plan.version, len(plan.queues))
             else:
                 publish.plan = None
         if self.transaction is not None:

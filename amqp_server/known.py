@@ -3,9 +3,10 @@
 One for all connections of a user in a virtual host, whose rights are the same: a thousand clients
 that publish to the same addresses remember them once. Bounded by what it takes, not by number: an
 address takes more the longer it is, and the more queues it leads to. When there is too much, all of
-it goes, and what is still in use comes back. Where an address led is forgotten as soon as another
-is worked out after a change of the topology: queues that have gone, and the connections that owned
-them, must not stay for it. Lives as long as a connection that shares it; event-loop thread only.
+it goes, and what is still in use comes back. So it does when a way is worked out after a change of
+the topology, as all ways have to be then: queues that have gone, the connections that owned them
+and their addresses must not stay for it. Lives as long as a connection that shares it; event-loop
+thread only.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ class Known:
         self.by_frame: dict[bytes, Publish] = {}
         """By method frames from their length on: the channel has no say. Read by the wire."""
         self._octets = 0
-        self._led: list[Publish] = []
         self._version = 0
 
     def __repr__(self) -> str:
@@ -33,19 +33,15 @@ class Known:
         self.by_frame[frame] = publish
         return publish
 
-    def leads_to(self, publish: Publish, version: int, queues: int) -> None:
-        """It has been found to lead to so many, in this version of the topology."""
+    def leads_to(self, version: int, queues: int) -> None:
+        """One of them has been found to lead to so many, in this version of the topology."""
         if version != self._version:
-            for old in self._led:
-                if old is not publish:
-                    old.plan = None
-            self._led, self._version = [], version
-        self._led.append(publish)
-        self._weigh(_OCTETS_PER_QUEUE * (queues + 1))
+            self._version, self._octets = version, 0
+            self.by_frame.clear()
+        self._weigh(_OCTETS_PER_QUEUE * queues)
 
     def _weigh(self, octets: int) -> None:
         self._octets += octets
         if self._octets > MOST_OCTETS:
             self._octets = octets
             self.by_frame.clear()
-            self._led.clear()

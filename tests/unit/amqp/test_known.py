@@ -15,25 +15,26 @@ def frame(key: str) -> bytes:
 
 def test_it_is_one_object_until_there_are_too_many():
     memory = Known()
+    memory.leads_to(1, 0)
     first = memory.learn(frame("a"))
     assert memory.by_frame[frame("a")] is first
     assert (first.address.exchange, first.address.routing_key) == ("x" * 200, "a")
     each = known.MOST_OCTETS // len(memory.by_frame)
-    memory.leads_to(first, 1, each // 8)
+    memory.leads_to(1, each // 8)
     assert not memory.by_frame and memory.learn(frame("a")) is not first
 
 
-def test_where_an_address_led_is_forgotten_when_another_is_found_in_a_newer_version():
+def test_all_is_forgotten_when_a_way_is_found_in_a_newer_version():
     memory = Known()
-    first, second, third = (memory.learn(frame(key)) for key in "abc")
-    for publish, version in ((first, 1), (second, 1), (first, 2)):
-        publish.plan = object()
-        memory.leads_to(publish, version, 1)
-    assert first.plan is not None and second.plan is None
-    third.plan = object()
-    memory.leads_to(third, 3, 1)
-    assert first.plan is None and third.plan is not None
-    assert memory.by_frame[frame("a")] is first
+    memory.leads_to(1, 1)
+    first, second = memory.learn(frame("a")), memory.learn(frame("b"))
+    memory.leads_to(1, 1)
+    assert list(memory.by_frame.values()) == [first, second]
+    memory.leads_to(2, 1)
+    assert not memory.by_frame
+    memory.learn(frame("a"))
+    memory.leads_to(2, 1)
+    assert list(memory.by_frame) == [frame("a")]
 
 
 def test_long_addresses_take_no_more_than_they_may(monkeypatch):
