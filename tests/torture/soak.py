@@ -248,7 +248,7 @@ class Soak:
 
     async def _balanced(self, true: Callable[[Sums], bool]) -> Sums:
         """The sums, once they agree; what does not agree in the end is a problem."""
-        deadline = time.monotonic() + PATIENCE
+        deadline, least = time.monotonic() + PATIENCE, 1 << 60
         while True:
             rows = {row["name"]: row for row in (await self.api.get("/queues/%2F")).json()}
             await asyncio.to_thread(self.tally.look)
@@ -259,6 +259,8 @@ class Soak:
             wrong += self._of_others(rows)
             if not wrong and true(whole):
                 return whole
+            if whole.ready < least:
+                least, deadline = whole.ready, time.monotonic() + PATIENCE
             if time.monotonic() > deadline:
                 self.books.problems += wrong or [f"not at rest: {whole}"]
                 return whole

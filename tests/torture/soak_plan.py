@@ -29,7 +29,7 @@ FLOWS = (
     Flow(4, "", "polled", ("polled",)),
     Flow(5, "soak.fan", "", ("fan-a", "fan-b")),
     Flow(6, "soak.topic", "soak.eu.orders", ("topics",)),
-    Flow(7, "soak.headers", "", ("headed",), WITH_HEADER),
+    Flow(7, "soak.headers", "", ("headed",), WITH_HEADER, burst=2),
     Flow(8, "", "refusing", ("refusing",), burst=60, pause=1.0),
     Flow(9, "", "expiring", ("expiring",), burst=20),
     Flow(10, "", "bounded", ("bounded",), burst=100, pause=1.0),
