@@ -59,7 +59,9 @@ class Home:
     @contextlib.contextmanager
     def refusing(self, code: int = errno.ENOSPC) -> Iterator[None]:
         """No batch is written within; the error is the operating system's."""
-        transactor = self.hub.store._writer._transactor
+        store = self.hub.store
+        wait_for(lambda: store.committed == store.mark)  # not what came before
+        transactor = store._writer._transactor
         real = transactor.run
 
         def refuse(batch: object, now_ms: int) -> None:
