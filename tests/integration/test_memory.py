@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from functools import partial
 
 import pika
 import pytest
@@ -11,7 +13,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from leveret.testing import LeveretBroker
 from tests.support import wire
-from tests.support.rawclient import RawClient
+from tests.support.rawclient import NothingCameError, RawClient
 
 MIB = 1024 * 1024
 HEADERS = pika.BasicProperties(headers={"h": "x" * 100_000})
@@ -42,6 +44,15 @@ def until(connection, what):
         connection.process_data_events(0.05)
 
 
+def publish_until(connection, is_blocked, publish):
+    """One after the other: a client that has written more than sockets take waits for ever."""
+    deadline = time.monotonic() + 60
+    while not is_blocked():
+        assert time.monotonic() < deadline
+        publish()
+        connection.process_data_events(0.01)
+
+
 def test_headers_count(url):
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         told: list[str] = []
@@ -49,9 +60,8 @@ def test_headers_count(url):
         connection.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
         channel = connection.channel()
         channel.queue_declare("memory")
-        for _ in range(12 * MIB // 100_000):
-            channel.basic_publish("", "memory", b"", HEADERS)
-        until(connection, lambda: told == ["blocked"])
+        publish = partial(channel.basic_publish, "", "memory", b"", HEADERS)
+        publish_until(connection, lambda: told == ["blocked"], publish)
         with pika.BlockingConnection(pika.URLParameters(url)) as other:
             other.channel().queue_purge("memory")
         until(connection, lambda: told == ["blocked", "unblocked"])
@@ -66,8 +76,13 @@ def test_replies_that_nobody_reads_count(broker, client):
         channel = other.channel()
         reply = wire.publish(1, "", name) + wire.content_header(1, 100_000)
         reply += wire.body(1, bytes(100_000))
-        other.send_bytes(reply * 400)  # more than sockets take
-        other.expect(Connection.Blocked)
+        for _ in range(1_000):
+            other.send_bytes(reply)
+            with contextlib.suppress(NothingCameError):
+                other.expect(Connection.Blocked, timeout=0.01)
+                break
+        else:
+            pytest.fail("not blocked by 100 MB")
         client.drop()
         other.expect(Connection.Unblocked)
         assert channel.declare("alive").queue == "alive"
@@ -82,9 +97,9 @@ def test_blind_copies_of_delayed_messages_count(url):
         arguments = {"x-delayed-type": "direct"}
         channel.exchange_declare("later", "x-delayed-message", arguments=arguments)
         headers = {"x-delay": 3_600_000, "BCC": ["k" * 240 + str(i) for i in range(400)]}
-        for _ in range(12 * MIB // 100_000):
-            channel.basic_publish("later", "", b"", pika.BasicProperties(headers=headers))
-        until(connection, lambda: told == ["blocked"])
+        properties = pika.BasicProperties(headers=headers)
+        publish = partial(channel.basic_publish, "later", "", b"", properties)
+        publish_until(connection, lambda: told == ["blocked"], publish)
         with pika.BlockingConnection(pika.URLParameters(url)) as other:
             other.channel().exchange_delete("later")
         until(connection, lambda: told == ["blocked", "unblocked"])
