@@ -22,6 +22,10 @@ class Pulse:
     def __repr__(self) -> str:
         return f"<Pulse sessions={len(self._slot_of)} slots={len(self._slots)}>"
 
+    def renew(self) -> None:
+        """Tables that have grown do not shrink by themselves."""
+        self._slot_of = dict(self._slot_of)
+
     def __len__(self) -> int:
         return len(self._slot_of)
 

@@ -150,7 +150,7 @@ class AmqpServer:
         self.strangers = Strangers(broker.settings, broker.clock.monotonic, log)
         self.handshakes: list[Handshakes] = []
         self._patience = Patience()
-        self._tidier = Tidier(broker.store.renew)
+        self._tidier = Tidier(self._renew)
         self._listening: list[asyncio.Server] = []
         self._beat: asyncio.TimerHandle | None = None
         self._beats = 0
@@ -216,6 +216,13 @@ class AmqpServer:
             self.look_for_late_acks()
             self._tidier.look(self.broker.clock.monotonic())
         self._schedule_beat()
+
+    def _renew(self) -> None:
+        """Make anew what has grown with a crowd, or was made among it."""
+        self.sessions = dict(self.sessions)
+        self.broker.connections = dict(self.broker.connections)
+        self.pulse.renew()
+        self.broker.store.renew()
 
     def look_for_late_acks(self) -> None:
         channels = [one for session in self.sessions for one in session.channels.values()]
