@@ -37,6 +37,14 @@ def client(broker):
         yield client.handshake("/", capabilities={"connection.blocked": True})
 
 
+def listen(connection):
+    """What the client is told, as it comes."""
+    told: list[str] = []
+    connection.add_on_connection_blocked_callback(lambda *_: told.append("blocked"))
+    connection.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
+    return told
+
+
 def until(connection, what):
     deadline = time.monotonic() + 60
     while not what():
@@ -55,9 +63,7 @@ def publish_until(connection, is_blocked, publish):
 
 def test_headers_count(url):
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        told: list[str] = []
-        connection.add_on_connection_blocked_callback(lambda *_: told.append("blocked"))
-        connection.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
+        told = listen(connection)
         channel = connection.channel()
         channel.queue_declare("memory")
         publish = partial(channel.basic_publish, "", "memory", b"", HEADERS)
@@ -90,9 +96,7 @@ def test_replies_that_nobody_reads_count(broker, client):
 
 def test_blind_copies_of_delayed_messages_count(url):
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        told: list[str] = []
-        connection.add_on_connection_blocked_callback(lambda *_: told.append("blocked"))
-        connection.add_on_connection_unblocked_callback(lambda *_: told.append("unblocked"))
+        told = listen(connection)
         channel = connection.channel()
         arguments = {"x-delayed-type": "direct"}
         channel.exchange_declare("later", "x-delayed-message", arguments=arguments)
