@@ -4,6 +4,9 @@ The event that takes a message out of its queue and the new message in the dead-
 one batch, so after a crash it is in exactly one of the two places. What the target refuses by its
 limits is *stuck*: it stays with the queue, unacknowledged and held by nobody, and is tried again
 every second. A crash brings stuck messages back as ready. Event-loop thread only.
+
+The queue comes with each call. Kept here it would make a circle, and what is deleted would stay in
+memory, with the connection that owned it, until somebody looks for such.
 """
 
 from __future__ import annotations
@@ -31,10 +34,9 @@ class Cause(NamedTuple):
 
 
 class Burial:
-    __slots__ = ("_queue", "_up", "retry_ms", "stuck")
+    __slots__ = ("_up", "retry_ms", "stuck")
 
-    def __init__(self, queue: ClassicQueue, upward: Upward) -> None:
-        self._queue = queue
+    def __init__(self, upward: Upward) -> None:
         self._up = upward
         self.stuck: list[tuple[Cause, Entry]] = []
         self.retry_ms = 0
@@ -45,44 +47,49 @@ class Burial:
         return len(self.stuck) >= MOST_STUCK
 
     def bury(
-        self, entries: Sequence[Entry], kind: EventKind, reason: DeathReason, actor: int = 0
+        self,
+        queue: ClassicQueue,
+        entries: Sequence[Entry],
+        kind: EventKind,
+        reason: DeathReason,
+        actor: int = 0,
     ) -> None:
         """Entries that left the ready or unacknowledged ones for good."""
-        queue, detail = self._queue, None
+        detail = None
         target = queue.options.dead_letter_exchange
         if target is not None:
             refused = self._up.republish(queue, [entry.message for entry in entries], reason)
             if refused:
                 kept = [entry for entry in entries if entry.id in refused]
-                self._keep(kept, Cause(kind, reason, actor))
+                self._keep(queue, kept, Cause(kind, reason, actor))
                 entries = [entry for entry in entries if entry.id not in refused]
             kind, detail = EventKind.DEAD_LETTERED, f"{reason} to '{target}'"
         if queue.journal is not None:
             queue.journal.settled(kind, stored_ids(entries), actor, detail)
 
-    def _keep(self, entries: list[Entry], cause: Cause) -> None:
-        self._queue.unacked.update((entry.id, entry) for entry in entries)
-        self._queue.unacked_bytes += sum(entry.message.body_size for entry in entries)
+    def _keep(self, queue: ClassicQueue, entries: list[Entry], cause: Cause) -> None:
+        queue.unacked.update((entry.id, entry) for entry in entries)
+        queue.unacked_bytes += sum(entry.message.body_size for entry in entries)
         self.stuck += [(cause, entry) for entry in entries]
         self.retry_ms = self._up.now_ms() + RETRY_MS
-        self._up.look_at(self.retry_ms, self._queue)
+        self._up.look_at(self.retry_ms, queue)
 
-    def retry(self) -> None:
+    def retry(self, queue: ClassicQueue) -> None:
         """Try again if it is time to."""
         if self._up.now_ms() < self.retry_ms:
             return
         groups: dict[Cause, list[Entry]] = {}
         for cause, entry in self.stuck:
             groups.setdefault(cause, []).append(entry)
-        self.clear()
+        self.clear(queue)
         for (kind, reason, actor), entries in groups.items():
-            self.bury(entries, kind, reason, actor)
+            self.bury(queue, entries, kind, reason, actor)
 
-    def clear(self) -> list[Entry]:
+    def clear(self, queue: ClassicQueue) -> list[Entry]:
         """Nothing is stuck any more; what was."""
         stuck, self.stuck = self.stuck, []
-        self._queue.unacked_bytes -= sum(entry.message.body_size for _, entry in stuck)
-        return [self._queue.unacked.pop(entry.id) for _, entry in stuck]
+        queue.unacked_bytes -= sum(entry.message.body_size for _, entry in stuck)
+        return [queue.unacked.pop(entry.id) for _, entry in stuck]
 
 
 def stored_ids(entries: Iterable[Entry]) -> list[int]:

@@ -56,7 +56,7 @@ class ClassicQueue:
         self.ready_bytes = 0
         self.unacked: dict[int, Entry] = {}
         self.unacked_bytes = 0
-        self.burial = Burial(self, upward)
+        self.burial = Burial(upward)
         self.dedup: Deduplication | None = None
         self.tap: Tap | None = None
         self.backlog = Backlog()
@@ -202,7 +202,7 @@ class ClassicQueue:
         """Where too much is held, what came first goes first."""
         entries = surplus(self)
         if entries:
-            self.burial.bury(entries, EventKind.DROPPED, DeathReason.MAXLEN)
+            self.burial.bury(self, entries, EventKind.DROPPED, DeathReason.MAXLEN)
 
     def _expire(self) -> bool:
         """Bury what has expired at the head; whether what stands there now may be handed out."""
@@ -210,7 +210,7 @@ class ClassicQueue:
         if not burial.is_blocked:
             expired = overdue(self, now)
             if expired:
-                burial.bury(expired, EventKind.EXPIRED, DeathReason.EXPIRED)
+                burial.bury(self, expired, EventKind.EXPIRED, DeathReason.EXPIRED)
         if not self.ready or not self.ready[0].expires_ms:
             return True
         due = self.ready[0].expires_ms
@@ -259,7 +259,7 @@ class ClassicQueue:
         if self.closed:
             return
         if self.burial.stuck:
-            self.burial.retry()
+            self.burial.retry(self)
         if self._waiting_for_head and (self.ready or not self.backlog):
             self._tell_head_waiters()
         if not self._rota:
@@ -396,12 +396,12 @@ class ClassicQueue:
             if self.journal is not None:
                 self.journal.settled(EventKind.ACKED, stored_ids(held), actor)
             return
-        self.burial.bury(held, outcome.value, DeathReason.REJECTED, actor)
+        self.burial.bury(self, held, outcome.value, DeathReason.REJECTED, actor)
 
     def _requeue(self, entries: list[Entry], actor: int) -> None:
         worn_out = worn(self.options, entries)
         if worn_out:
-            self.burial.bury(worn_out, EventKind.DROPPED, DeathReason.DELIVERY_LIMIT, actor)
+            self.burial.bury(self, worn_out, EventKind.DROPPED, DeathReason.DELIVERY_LIMIT, actor)
             entries = [entry for entry in entries if entry not in worn_out]
         self.ready_bytes += sum([entry.message.body_size for entry in entries])
         if self.journal is not None:
@@ -410,7 +410,7 @@ class ClassicQueue:
         self._up.touch(self)
 
     def purge(self) -> int:
-        stuck = self.burial.clear()
+        stuck = self.burial.clear(self)
         gone = self.ready_count + len(stuck)
         ids = array("Q", stored_ids(chain(self.ready, stuck)))
         ids.extend(self.backlog.clear())
@@ -438,6 +438,7 @@ class ClassicQueue:
             self.unacked_bytes = 0
             self.backlog.clear()
             self._tell_head_waiters()
+            self._exclusive = self.paging = None  # no circle: it is freed when it is let go of
         elif self.journal is not None:
             self.journal.close(self.live(), attempts_of(self))
             self.backlog.stop()

@@ -169,7 +169,9 @@ class Journal:
             return
         asked = self._asked = newest + LEASE_STEP
         self._store.save(replace(self.definition, delivered_to=asked))
+        self._wait_for_lease(asked, granted)
 
+    def _wait_for_lease(self, asked: int, granted: Callable[[], None]) -> None:
         def grant() -> None:
             self.lease = asked
             granted()
@@ -180,7 +182,7 @@ class Journal:
             if self._store.state is StoreState.FAILED:
                 granted()
             else:
-                self._after_commit(self._store.mark, grant, ask_again)
+                self._wait_for_lease(asked, granted)
 
         self._after_commit(self._store.mark, grant, ask_again)
 

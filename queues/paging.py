@@ -92,7 +92,7 @@ class Paging:
         entry.expires_ms = deadline(queue.options, message)
         entry.returns = self.attempts.pop(entry.id, 0)
         if is_worn(queue.options, entry):
-            queue.burial.bury([entry], EventKind.DROPPED, DeathReason.DELIVERY_LIMIT)
+            queue.burial.bury(queue, [entry], EventKind.DROPPED, DeathReason.DELIVERY_LIMIT)
             return
         queue.ready.append(entry)
         queue.ready_bytes += message.body_size

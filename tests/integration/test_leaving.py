@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from pamqp.commands import Basic, Channel, Connection
+from pamqp.commands import Basic, Channel, Connection, Queue
 from pamqp.header import ContentHeader
 
 from amqp_server.session import Session
@@ -23,6 +23,15 @@ from tests.support.rawclient import RawChannel, RawClient
 def broker() -> Iterator[ThreadedBroker]:
     with ThreadedBroker(in_process_settings()) as started:
         yield started
+
+
+@pytest.fixture
+def nobody_collects() -> Iterator[None]:
+    """What is freed is freed because nobody holds it, and not because circles were looked for."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture
@@ -75,6 +84,42 @@ def test_a_queue_of_a_connection_that_published_to_it_is_freed_when_both_have_go
     while broker.call(freed) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def wait_until_freed(broker, left):
+    def freed() -> bool:
+        broker.running.broker.metrics.sample()
+        broker.running.broker.turn.schedule()  # a turn may hold what it has touched until the next
+        return all(one() is None for one in left)
+
+    deadline = time.monotonic() + 60
+    while not broker.call(freed):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_a_connection_and_its_queue_make_no_circle(broker):
+    with RawClient(*broker.amqp_address) as client:
+        own = client.handshake("/").channel()
+        queue = own.declare("", exclusive=True).queue
+        own.consume(queue)
+        session = session_of(broker)
+        left = [weakref.ref(session), weakref.ref(session.vhost.queues[queue])]
+        del session
+    wait_until_freed(broker, left)
+
+
+@pytest.mark.usefixtures("nobody_collects")
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_a_queue_that_is_deleted_under_its_only_consumer_makes_no_circle(
+    broker, channel, is_durable
+):
+    queue = channel.declare("q", durable=is_durable).queue
+    left = broker.call(lambda: weakref.ref(session_of(broker).vhost.queues[queue]))
+    channel.consume(queue, exclusive=True)
+    channel.call(Queue.Delete(queue=queue))
+    wait_until_freed(broker, [left])
 
 
 def test_who_leaves_while_a_channel_waits_is_let_go_when_it_is_closed(broker, channel):
