@@ -74,6 +74,7 @@ class Channel:
         self.transaction: Transaction | None = None
         self.replies = Replies(self)
         self.inbox: deque[Callable[[], None]] | None = None
+        self.put_off = 0
         self.late: list[bytes] | None = None
         self.published = self.acknowledged = self.returned = self.dropped = 0
         self.handed = QueueCounters()
@@ -241,6 +242,7 @@ class Channel:
                 return
             self.session.run(self.number, inbox.popleft())
         if self.inbox is None:
+            self.session.took_up(self)
             self.session.caught_up()
 
     def reply(self, method: Method, durable: bool = False) -> None:
@@ -434,6 +436,7 @@ class Channel:
         self.settle_all(chosen, Outcome.REQUEUE)
         if self.inbox is not None:
             self.inbox.clear()
+        self.session.took_up(self)
         del self.declarations, self.replies  # no circle: it is freed now
 
 

@@ -15,6 +15,11 @@ class Deaf(Enum):
     DISK_BEHIND = auto()
     ANSWERS_UNREAD = auto()
     LOGGING_IN = auto()
+    CHANNELS_HELD = auto()
+
+
+OURS = frozenset({Deaf.ALARM, Deaf.DISK_BEHIND, Deaf.CHANNELS_HELD})
+"""Silence of the peer that we asked for."""
 
 
 class Line(Protocol):
@@ -53,6 +58,9 @@ class Listening:
     @property
     def is_paused(self) -> bool:
         return bool(self._reasons)
+
+    def is_stopped_by(self, reasons: frozenset[Deaf]) -> bool:
+        return not reasons.isdisjoint(self._reasons)
 
     def stop(self, reason: Deaf) -> None:
         self._reasons.add(reason)

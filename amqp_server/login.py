@@ -1,8 +1,8 @@
-"""Who the client says it is, and who we say we are.
+"""Who the client says it is, and who we say we are; what both agree on; where it goes.
 
 `begin` takes connection.start-ok and answers with connection.tune or refuses. Knowing a password
 may take a thread some time: until then the wire is in state LOGGING_IN and keeps what comes, and
-the socket is not read.
+the socket is not read. `agree` takes connection.tune-ok and `enter` connection.open.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqp_server.codec import commands, encode_method
+from amqp_server.known import Known
 from amqp_server.line import Deaf
 from amqp_server.wire import ConnectionState
 from leveret import __version__
 from leveret.broker import Broker, User
 from leveret.broker.access.logins import Refused
-from leveret.model.errors import BrokerError, ReplyCode
+from leveret.model.errors import BrokerError, NotAllowed, ReplyCode
 from leveret.model.tables import decode_table
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.amqp")
 
+SMALLEST_FRAME_MAX = 4096
 REFUSED_LOGIN_SECONDS = 3.0
 """How long a client that does not understand a close is kept waiting for its end."""
 MECHANISMS = "PLAIN AMQPLAIN"
@@ -159,3 +161,40 @@ def credentials(mechanism: str, response: str | bytes) -> tuple[str, str]:
 
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
+
+
+def agree(session: Session, method: Any) -> None:
+    """connection.tune-ok: not more than was offered."""
+    settings = session.broker.settings
+    _negotiate("channel_max", method.channel_max, 1, settings.channel_max)
+    _negotiate("frame_max", method.frame_max, SMALLEST_FRAME_MAX, settings.frame_max)
+    session.channel_max, session.frame_max = method.channel_max, method.frame_max
+    session.wire.frame_limit = method.frame_max
+    session.heartbeat = method.heartbeat
+    session.wire.state = ConnectionState.AWAIT_OPEN
+
+
+def _negotiate(name: str, value: int, lowest: int, offered: int) -> None:
+    if value < lowest or value > offered:
+        raise NotAllowed(f"negotiated {name} {value} is outside {lowest} to {offered}")
+
+
+def enter(session: Session, method: Any) -> None:
+    """connection.open: a virtual host that this user may enter."""
+    broker, user, name = session.broker, session.user, method.virtual_host
+    vhost = broker.vhosts.get(name)
+    if vhost is None:
+        raise NotAllowed(f"vhost {name} not found")
+    if not broker.users.may_enter(user.name, name):
+        raise NotAllowed(f"access to vhost '{name}' refused for user '{user.name}'")
+    broker.require_room(user, vhost)
+    session.vhost = vhost
+    session.wire.share(vhost.front_memory.setdefault(user.name, Known()))
+    session.wire.state = ConnectionState.OPEN
+    broker.connections[session] = None
+    broker.counters.connections_opened += 1
+    broker.events.connection(session, "created")
+    facts = {"event": "connection opened", "user": user.name, "vhost": name}
+    facts |= {"peer": session.line.peer[0], "mechanism": session.mechanism}
+    log.info("%s: user %r opened vhost %r", session.name, user.name, name, extra={"facts": facts})
+    session.send(encode_method(0, commands.Connection.OpenOk()))

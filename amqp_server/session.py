@@ -23,9 +23,8 @@ from amqp_server.codec import (
     encode_method,
 )
 from amqp_server.describe import describe_connection
-from amqp_server.known import Known
-from amqp_server.line import Deaf, Line, Listening
-from amqp_server.login import begin, mechanisms, server_properties
+from amqp_server.line import OURS, Deaf, Line, Listening
+from amqp_server.login import SMALLEST_FRAME_MAX, agree, begin, enter, mechanisms, server_properties
 from amqp_server.wire import (
     BadProtocolHeader,
     ChannelState,
@@ -45,7 +44,12 @@ log = logging.getLogger("leveret.amqp")
 
 FLUSH_AT = 64 * 1024
 MOST_UNREAD = 1024 * 1024
-SMALLEST_FRAME_MAX = 4096
+KEPT_UNNOTICED = 4096
+"""So much of what has not come whole is nobody's business; more makes a publisher."""
+MOST_PUT_OFF = 4 * 1024 * 1024
+PUT_OFF_OVERHEAD = 1000
+"""Octets that a method takes while it waits, roughly; its table takes this many times its size:"""
+PUT_OFF_TABLE = 16
 CLOSE_GRACE_SECONDS = 5.0
 QUIET_SECONDS = 5.0
 """How long a client without heartbeats is left alone."""
@@ -78,6 +82,8 @@ class Session:
         self.publishes = False
         self.received = self.sent = 0
         self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
+        self.put_off = 0
+        """Octets in what waits behind held channels, roughly."""
         self._confirming: dict[Channel, None] = {}
         self.listening = Listening(line)
         self._is_leaving = False
@@ -97,9 +103,12 @@ class Session:
                 pass
         if self.user is _NOBODY and self.wire.buffered > self.broker.settings.login_buffer:
             self.line.end_in(0)
-        if self.publishes and self.broker.store.backlog > BACKLOG_HIGH:
-            self.listening.stop(Deaf.DISK_BEHIND)
-            self.broker.hold_back(self)
+        if self.publishes:
+            if self.broker.store.backlog > BACKLOG_HIGH:
+                self.listening.stop(Deaf.DISK_BEHIND)
+                self.broker.hold_back(self)
+        elif self.wire.kept > KEPT_UNNOTICED and self.broker.alarms.reason:
+            self.block(self.broker.alarms.reason)
 
     def _take(self, data: bytes) -> BrokerError | None:
         """Hand bytes to the wire; what it refused, after which there may be more to read."""
@@ -181,8 +190,7 @@ class Session:
         interval = self.heartbeat
         if not interval:
             return QUIET_SECONDS
-        ours = self.blocked or Deaf.DISK_BEHIND in self.listening  # silence that we asked for
-        if now - self.last_received > 2.5 * interval and not ours:
+        if now - self.last_received > 2.5 * interval and not self.listening.is_stopped_by(OURS):
             log.warning("%s: no heartbeat for %d s, closing", self.name, int(2.5 * interval))
             self.end()
             self.wire.deaf = True  # TLS may still bring what came too late
@@ -207,7 +215,8 @@ class Session:
                 meant.on_publish(publish, messages)
             else:
                 call = partial(meant.on_publish, publish, messages)
-                meant.inbox.append(partial(self._put_off, (60, 40), call))
+                octets = sum([len(message.frames) for message in messages])
+                self._put_off(meant, octets, partial(self._name_and_call, (60, 40), call))
         except BrokerError as error:
             self.wire.last_method = (60, 40)
             self.refuse(channel, error)
@@ -219,7 +228,8 @@ class Session:
                 meant.on_ack(tags, multiple)
             else:
                 call = partial(meant.on_ack, tags, multiple)
-                meant.inbox.append(partial(self._put_off, (60, 80), call))
+                octets = 64 * len(tags)
+                self._put_off(meant, octets, partial(self._name_and_call, (60, 80), call))
         except BrokerError as error:
             self.refuse(channel, error)
 
@@ -237,7 +247,8 @@ class Session:
         else:
             meant = self.channels.get(channel)
             if meant is not None and meant.inbox is not None:
-                meant.inbox.append(lambda: self._handle(channel, method, table))
+                octets = PUT_OFF_TABLE * len(table)
+                self._put_off(meant, octets, lambda: self._handle(channel, method, table))
             else:
                 self._handle(channel, method, table)
 
@@ -254,7 +265,25 @@ class Session:
             self.wire.last_method = (method.index >> 16, method.index & 0xFFFF)
             self.refuse(channel, error)
 
-    def _put_off(self, method: tuple[int, int], call: Callable[[], None]) -> None:
+    def _put_off(self, meant: Channel, octets: int, call: Callable[[], None]) -> None:
+        """Do it when the channel is held no longer. Of a client that has sent very much meanwhile
+        no more is read: it could go on for as long as a disk is full."""
+        assert meant.inbox is not None
+        meant.inbox.append(call)
+        meant.put_off += octets + PUT_OFF_OVERHEAD
+        self.put_off += octets + PUT_OFF_OVERHEAD
+        if self.put_off > MOST_PUT_OFF:
+            self.listening.stop(Deaf.CHANNELS_HELD)
+
+    def took_up(self, channel: Channel) -> None:
+        """All that the channel had put off has been done, or never will be."""
+        self.put_off -= channel.put_off
+        channel.put_off = 0
+        if self.put_off <= MOST_PUT_OFF and Deaf.CHANNELS_HELD in self.listening:
+            self.last_received = self.broker.clock.monotonic()
+            self.listening.go_on(Deaf.CHANNELS_HELD)
+
+    def _name_and_call(self, method: tuple[int, int], call: Callable[[], None]) -> None:
         """What a held channel had put off; an error in it names this method."""
         self.wire.last_method = method
         call()
@@ -303,7 +332,7 @@ class Session:
         held = self.wire.channels.get(number)
         if held is None or held.state is ChannelState.CLOSING:
             return
-        held.state, held.publish = ChannelState.CLOSING, None
+        self.wire.close_channel(held)
         class_id, method_id = self.wire.last_method
         self._tell_of(logging.INFO, f" channel {number}", error)
         close = commands.Channel.Close(int(error.code), error.reply_text, class_id, method_id)
@@ -325,37 +354,6 @@ class Session:
 
     def _say(self, channel: int, method: Method) -> None:
         self.send(encode_method(channel, method))
-
-    def _tune_ok(self, method: Any) -> None:
-        settings = self.broker.settings
-        _negotiate("channel_max", method.channel_max, 1, settings.channel_max)
-        _negotiate("frame_max", method.frame_max, SMALLEST_FRAME_MAX, settings.frame_max)
-        self.channel_max, self.frame_max = method.channel_max, method.frame_max
-        self.wire.frame_limit = method.frame_max
-        self.heartbeat = method.heartbeat
-        self.wire.state = ConnectionState.AWAIT_OPEN
-
-    def _open(self, method: Any) -> None:
-        name = method.virtual_host
-        vhost = self.broker.vhosts.get(name)
-        if vhost is None:
-            raise NotAllowed(f"vhost {name} not found")
-        if not self.broker.users.may_enter(self.user.name, name):
-            raise NotAllowed(f"access to vhost '{name}' refused for user '{self.user.name}'")
-        self.broker.require_room(self.user, vhost)
-        self.vhost = vhost
-        known = vhost.front_memory.setdefault(self.user.name, Known())
-        self.wire.share(known)
-        self.wire.state = ConnectionState.OPEN
-        self.broker.connections[self] = None
-        self.broker.counters.connections_opened += 1
-        self.broker.events.connection(self, "created")
-        facts = {"event": "connection opened", "user": self.user.name, "vhost": name}
-        facts |= {"peer": self.line.peer[0], "mechanism": self.mechanism}
-        log.info(
-            "%s: user %r opened vhost %r", self.name, self.user.name, name, extra={"facts": facts}
-        )
-        self._say(0, commands.Connection.OpenOk())
 
     def _update_secret(self, method: Any) -> None:
         self._say(0, commands.Connection.UpdateSecretOk())
@@ -434,6 +432,7 @@ class Session:
         if self._ended:
             return
         self._ended = True
+        self.wire.forget_contents()
         for number in list(self.channels):
             self._end_channel(number)
         self.vhost.forget_owned(self)
@@ -451,12 +450,18 @@ class Session:
             self.block(self.broker.alarms.reason)
 
     @property
+    def kept(self) -> int:
+        """Octets of what has not come whole, or waits for a disk."""
+        return self.wire.kept + self.put_off
+
+    @property
     def blocked(self) -> bool:
         return Deaf.ALARM in self.listening
 
     def block(self, reason: str) -> None:
-        """An alarm: a publishing connection is not read until it has gone."""
-        if self.publishes and not self.blocked:
+        """An alarm: a publishing connection is not read until it has gone, nor one with more of
+        what has not come whole than a client that only consumes would send."""
+        if (self.publishes or self.wire.kept > KEPT_UNNOTICED) and not self.blocked:
             self.listening.stop(Deaf.ALARM)
             if self.capabilities.get("connection.blocked") is True:
                 self._say(0, commands.Connection.Blocked(reason))
@@ -476,16 +481,11 @@ class Session:
         return self.capabilities.get("consumer_cancel_notify") is True
 
 
-def _negotiate(name: str, value: int, lowest: int, offered: int) -> None:
-    if value < lowest or value > offered:
-        raise NotAllowed(f"negotiated {name} {value} is outside {lowest} to {offered}")
-
-
 _MISSING = object()
 _CONNECTION_HANDLERS: dict[type[Method], Callable[[Session, Any], None]] = {
     commands.Connection.StartOk: begin,
-    commands.Connection.TuneOk: Session._tune_ok,
-    commands.Connection.Open: Session._open,
+    commands.Connection.TuneOk: agree,
+    commands.Connection.Open: enter,
     commands.Connection.Close: Session._close,
     commands.Connection.CloseOk: Session._close_ok,
     commands.Connection.UpdateSecret: Session._update_secret,

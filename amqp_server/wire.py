@@ -116,6 +116,7 @@ class Wire:
         self.frame_limit = FRAME_LIMIT_BEFORE_TUNE
         self.channels: dict[int, WireChannel] = {}
         self.last_method: tuple[int, int] = (0, 0)
+        self._unfinished = 0
         self._rest = b""
         self._after = 0  # where reading goes on when the frame at hand is refused
         self.deaf = False
@@ -132,6 +133,11 @@ class Wire:
     @property
     def buffered(self) -> int:
         return len(self._rest)
+
+    @property
+    def kept(self) -> int:
+        """Octets of what has not come whole: frames, and messages on every channel."""
+        return self._unfinished + len(self._rest)
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer and hand over what is complete."""
@@ -318,6 +324,7 @@ class Wire:
             return
         held.header, held.body = frame, bytearray()
         held.sizes, held.missing = (size, body_size), body_size
+        self._unfinished += len(frame)
         self._finish_content(channel, held)
 
     def _content_body(self, channel: int, held: WireChannel, frame: bytes) -> None:
@@ -328,6 +335,7 @@ class Wire:
             raise ProtocolError("content body is longer than announced")
         held.body += memoryview(frame)[7:-1]
         held.missing -= size
+        self._unfinished += size
         self._finish_content(channel, held)
 
     def _finish_content(self, channel: int, held: WireChannel) -> None:
@@ -338,10 +346,24 @@ class Wire:
         if held.body:
             head = _FRAME.pack(FRAME_BODY, channel, len(held.body))
             frames = b"".join((frames, head, held.body, b"\xce"))
-        held.publish, held.header, held.body, held.missing = None, b"", bytearray(), -1
+        self._forget_content(held)
         if publish is not None:
             message = Message(publish.address, channel, frames, *held.sizes)
             self.sink.on_publish(channel, publish, [message])
+
+    def _forget_content(self, held: WireChannel) -> None:
+        self._unfinished -= len(held.header) + len(held.body)
+        held.publish, held.header, held.body, held.missing = None, b"", bytearray(), -1
+
+    def close_channel(self, held: WireChannel) -> None:
+        """We have closed it: until the peer answers nothing on it counts."""
+        held.state = ChannelState.CLOSING
+        self._forget_content(held)
+
+    def forget_contents(self) -> None:
+        """No message that has come in part will be heard to its end."""
+        for held in self.channels.values():
+            self._forget_content(held)
 
     # Methods -----------------------------------------------------------------------------------
 

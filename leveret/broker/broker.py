@@ -12,6 +12,7 @@ import json
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from exchange import Exchange
@@ -89,6 +90,11 @@ class ConnectionEntry(Protocol):
     sent: int
 
     @property
+    def kept(self) -> int:
+        """Octets of messages and methods that are not done with because they have not come whole,
+        or wait behind something."""
+
+    @property
     def channels(self) -> Mapping[int, ChannelEntry]: ...
 
     def describe(self) -> dict[str, Any]:
@@ -123,6 +129,8 @@ class Broker:
         self.started_ms = self.clock.wall_ms()
         self.deadlines = Deadlines(self.clock, self.turn.touch)
         self.metrics = Metrics(self)
+        self.apart: AbstractContextManager[None] = nullcontext()
+        """Around the making of what connections keep (leveret/broker/apart.py)."""
         self.log_keeper = LogKeeper(self)
         self.logs = Logs(self, self.log_keeper)
         self.upkeep = Upkeep(self)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leveret.broker.dead_letters import watch_stuck
 from leveret.broker.metrics import SAMPLE_MS
+from leveret.broker.standstill import Standstill
 from leveret.broker.watermark import (
     LONGEST_SECONDS,
     SHARE_WHEN_FULL,
@@ -49,9 +50,10 @@ class Upkeep:
         """What the store had taken and the queues held at the last sweep, in octets."""
         self._sampled_ms = 0
         self._watermark = Watermark(broker.settings.memory_high_watermark)
+        self._standstill = Standstill()
         self._aside = 0
-        """In headers, in replies that nobody reads, in what is delayed. Looked for only when the
-        process takes more than it may: usually it is little."""
+        """In headers, in replies that nobody reads, in what is delayed, in what has not come whole.
+        Looked for only when the process takes more than it may: usually it is little."""
         self._kept_back = 0
         self._pace_of_memory, self._pace_of_disk = Pace(), Pace()
         self._pause = LONGEST_SECONDS
@@ -104,7 +106,8 @@ class Upkeep:
         now = self._broker.clock.wall_ms()
         if now - self._sampled_ms >= SAMPLE_MS:
             self._sampled_ms = now
-            self._broker.metrics.sample()
+            with self._broker.apart:
+                self._broker.metrics.sample()
 
     def watch(self) -> None:
         """Raise or clear the memory and disk alarms."""
@@ -121,7 +124,9 @@ class Upkeep:
         held = self.memory_held()
         reason = f"low on memory: {held} octets in messages, {resident} in all, {limit} allowed"
         broker.alarms.set("memory", reason if mark.look(held, resident) else "")
-        return self._pace_of_memory.next_look(mark.room, broker.clock.monotonic())
+        now = broker.clock.monotonic()
+        self._standstill.look(broker.connections, mark.excess, now)
+        return self._pace_of_memory.next_look(mark.room, now)
 
     def _watch_disk(self) -> float:
         """Seconds until the next look."""
@@ -157,7 +162,8 @@ class Upkeep:
         vhosts = self._broker.vhosts.values()
         replies = sum(one.held_bytes for vhost in vhosts for one in vhost.reply_queues.values())
         delays = self._broker.stations.delays.by_exchange.values()
-        return headers + replies + sum(one.held_bytes for one in delays)
+        kept = sum([one.kept for one in self._broker.connections])
+        return headers + replies + kept + sum(one.held_bytes for one in delays)
 
     def _classic_queues(self) -> Iterator[ClassicQueue]:
         for vhost in self._broker.vhosts.values():

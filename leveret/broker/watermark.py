@@ -44,6 +44,8 @@ class Watermark:
         self.is_passed = False
         self.room = limit
         """Octets that may still come before it is passed."""
+        self.excess = 0
+        """Octets that have to go before publishers are read again; 0 while they are."""
 
     def look(self, held: int, resident: int) -> bool:
         """Whether publishers have to wait, now that messages take `held` and all `resident`."""
@@ -56,6 +58,7 @@ class Watermark:
             self.is_passed = True
         elif held < most * CLEAR:
             self.is_passed = False
+        self.excess = int(held - most * CLEAR) + 1 if self.is_passed else 0
         return self.is_passed
 
 

@@ -41,6 +41,16 @@ def test_memory_that_stays_with_the_process_does_not_keep_publishers_waiting():
     assert not mark.look(held=449, resident=1100)
 
 
+def test_excess_is_what_has_to_go_first():
+    mark = Watermark(LIMIT)
+    mark.look(held=1000, resident=0)
+    assert mark.excess == 0
+    mark.look(held=1001, resident=0)
+    assert mark.excess == 102
+    assert not mark.look(held=1001 - 102, resident=0)
+    assert mark.excess == 0
+
+
 def test_room_is_what_comes_first():
     mark = Watermark(LIMIT)
     mark.look(held=300, resident=900)

@@ -78,6 +78,29 @@ def test_any_split_of_the_bytes_gives_the_same_calls(name):
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_what_has_not_come_whole_is_counted_until_it_has(name):
+    wire, _ = open_wire(1, 2)
+    most = 0
+    for octet in CASES[name]:
+        wire.receive(bytes([octet]))
+        held = [len(one.header) + len(one.body) for one in wire.channels.values()]
+        assert wire.kept == wire.buffered + sum(held)
+        most = max(most, wire.kept)
+    assert most > 0 and wire.kept == 0
+
+
+@pytest.mark.parametrize(
+    "forget", [Wire.forget_contents, lambda wire: wire.close_channel(wire.channels[1])]
+)
+def test_what_nobody_waits_for_any_more_is_not_kept(forget):
+    wire, _ = open_wire(1, 2)
+    wire.receive(publish_frames(1, "x", "k", body=bytes(1000), frame_max=508)[:-8])
+    assert wire.kept > 1000
+    forget(wire)
+    assert wire.kept == wire.buffered < 508
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_nothing_is_said_before_the_last_byte_and_trailing_bytes_wait(name):
     data = CASES[name]
     calls, _ = calls_for(data)
