@@ -242,7 +242,7 @@ class Channel:
                 return
             self.session.run(self.number, inbox.popleft())
         if self.inbox is None:
-            self.session.took_up(self)
+            self.session.putting_off.took_up(self)
             self.session.caught_up()
 
     def reply(self, method: Method, durable: bool = False) -> None:
@@ -436,7 +436,7 @@ class Channel:
         self.settle_all(chosen, Outcome.REQUEUE)
         if self.inbox is not None:
             self.inbox.clear()
-        self.session.took_up(self)
+        self.session.putting_off.took_up(self)
         del self.declarations, self.replies  # no circle: it is freed now
 
 

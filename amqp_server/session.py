@@ -25,6 +25,7 @@ from amqp_server.codec import (
 from amqp_server.describe import describe_connection
 from amqp_server.line import OURS, Deaf, Line, Listening
 from amqp_server.login import SMALLEST_FRAME_MAX, agree, begin, enter, mechanisms, server_properties
+from amqp_server.putting_off import TABLE_FACTOR, PuttingOff
 from amqp_server.wire import (
     BadProtocolHeader,
     ChannelState,
@@ -39,6 +40,7 @@ from leveret.model.errors import (
     NotAllowed,
 )
 from leveret.model.message import Message
+from leveret.model.store import StoreState
 
 log = logging.getLogger("leveret.amqp")
 
@@ -46,10 +48,6 @@ FLUSH_AT = 64 * 1024
 MOST_UNREAD = 1024 * 1024
 KEPT_UNNOTICED = 4096
 """So much of what has not come whole is nobody's business; more makes a publisher."""
-MOST_PUT_OFF = 4 * 1024 * 1024
-PUT_OFF_OVERHEAD = 1000
-"""Octets that a method takes while it waits, roughly; its table takes this many times its size:"""
-PUT_OFF_TABLE = 16
 CLOSE_GRACE_SECONDS = 5.0
 QUIET_SECONDS = 5.0
 """How long a client without heartbeats is left alone."""
@@ -82,10 +80,9 @@ class Session:
         self.publishes = False
         self.received = self.sent = 0
         self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
-        self.put_off = 0
-        """Octets in what waits behind held channels, roughly."""
         self._confirming: dict[Channel, None] = {}
         self.listening = Listening(line)
+        self.putting_off = PuttingOff(self.listening)
         self._is_leaving = False
         self._ended = False
 
@@ -190,7 +187,9 @@ class Session:
         interval = self.heartbeat
         if not interval:
             return QUIET_SECONDS
-        if now - self.last_received > 2.5 * interval and not self.listening.is_stopped_by(OURS):
+        if self.listening.is_stopped_by(OURS):
+            self.last_received = now
+        if now - self.last_received > 2.5 * interval:
             log.warning("%s: no heartbeat for %d s, closing", self.name, int(2.5 * interval))
             self.end()
             self.wire.deaf = True  # TLS may still bring what came too late
@@ -207,8 +206,6 @@ class Session:
         self._say(0, commands.Connection.Start(0, 9, ours, mechanisms(self), "en_US"))
 
     def on_publish(self, channel: int, publish: Publish, messages: list[Message]) -> None:
-        if not self.publishes:
-            self._starts_publishing()
         meant = self.channels[channel]
         try:
             if meant.inbox is None:
@@ -216,10 +213,12 @@ class Session:
             else:
                 call = partial(meant.on_publish, publish, messages)
                 octets = sum([len(message.frames) for message in messages])
-                self._put_off(meant, octets, partial(self._name_and_call, (60, 40), call))
+                self.putting_off.add(meant, octets, partial(self._name_and_call, (60, 40), call))
         except BrokerError as error:
             self.wire.last_method = (60, 40)
             self.refuse(channel, error)
+        if not self.publishes:
+            self._starts_publishing()
 
     def on_ack(self, channel: int, tags: list[int], multiple: bool) -> None:
         meant = self.channels[channel]
@@ -229,7 +228,7 @@ class Session:
             else:
                 call = partial(meant.on_ack, tags, multiple)
                 octets = 64 * len(tags)
-                self._put_off(meant, octets, partial(self._name_and_call, (60, 80), call))
+                self.putting_off.add(meant, octets, partial(self._name_and_call, (60, 80), call))
         except BrokerError as error:
             self.refuse(channel, error)
 
@@ -247,8 +246,8 @@ class Session:
         else:
             meant = self.channels.get(channel)
             if meant is not None and meant.inbox is not None:
-                octets = PUT_OFF_TABLE * len(table)
-                self._put_off(meant, octets, lambda: self._handle(channel, method, table))
+                octets = TABLE_FACTOR * len(table)
+                self.putting_off.add(meant, octets, lambda: self._handle(channel, method, table))
             else:
                 self._handle(channel, method, table)
 
@@ -264,24 +263,6 @@ class Session:
         except BrokerError as error:
             self.wire.last_method = (method.index >> 16, method.index & 0xFFFF)
             self.refuse(channel, error)
-
-    def _put_off(self, meant: Channel, octets: int, call: Callable[[], None]) -> None:
-        """Do it when the channel is held no longer. Of a client that has sent very much meanwhile
-        no more is read: it could go on for as long as a disk is full."""
-        assert meant.inbox is not None
-        meant.inbox.append(call)
-        meant.put_off += octets + PUT_OFF_OVERHEAD
-        self.put_off += octets + PUT_OFF_OVERHEAD
-        if self.put_off > MOST_PUT_OFF:
-            self.listening.stop(Deaf.CHANNELS_HELD)
-
-    def took_up(self, channel: Channel) -> None:
-        """All that the channel had put off has been done, or never will be."""
-        self.put_off -= channel.put_off
-        channel.put_off = 0
-        if self.put_off <= MOST_PUT_OFF and Deaf.CHANNELS_HELD in self.listening:
-            self.last_received = self.broker.clock.monotonic()
-            self.listening.go_on(Deaf.CHANNELS_HELD)
 
     def _name_and_call(self, method: tuple[int, int], call: Callable[[], None]) -> None:
         """What a held channel had put off; an error in it names this method."""
@@ -452,7 +433,7 @@ class Session:
     @property
     def kept(self) -> int:
         """Octets of what has not come whole, or waits for a disk."""
-        return self.wire.kept + self.put_off
+        return self.wire.kept + self.putting_off.octets
 
     @property
     def blocked(self) -> bool:
@@ -462,9 +443,18 @@ class Session:
         """An alarm: a publishing connection is not read until it has gone, nor one with more of
         what has not come whole than a client that only consumes would send."""
         if (self.publishes or self.wire.kept > KEPT_UNNOTICED) and not self.blocked:
+            if self._waits_in_vain():
+                self.fail(BrokerError(reason))
+                return
             self.listening.stop(Deaf.ALARM)
             if self.capabilities.get("connection.blocked") is True:
                 self._say(0, commands.Connection.Blocked(reason))
+
+    def _waits_in_vain(self) -> bool:
+        """For a commit that a store which has failed will never answer."""
+        return self.broker.store.state is StoreState.FAILED and any(
+            one.transaction is not None for one in self.channels.values()
+        )
 
     def unblock(self) -> None:
         if self.blocked:

@@ -3,7 +3,8 @@
 A commit happens within one loop turn, so all of it is in one batch of the store, and a batch is
 there whole or not at all after a crash. A batch that meets a full disk joins the next one with all
 of the transaction, and so on: it is answered when it is on disk. Until then messages are in memory
-only, all of a broker's transactions within one limit.
+only, all of a broker's transactions within one limit. A disk that has failed does not come back:
+clients with transactions are told so at once, since a publisher that is blocked cannot commit.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING
 from amqp_server.codec import Publish
 from leveret.broker import Broker, Plan
 from leveret.broker.upkeep import MESSAGE_OVERHEAD
+from leveret.model.errors import BrokerError
 from leveret.model.message import Message
-from leveret.model.store import Indispensable
+from leveret.model.store import Indispensable, StoreState
 from queues import Outcome
 
 if TYPE_CHECKING:
@@ -23,12 +25,15 @@ if TYPE_CHECKING:
 
 class Transaction:
     def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._upkeep = broker.upkeep
         self._octets = 0
         self._publishes: list[tuple[Publish, Plan, Message]] = []
         self._settlements: list[tuple[dict[int, Unacked], Outcome]] = []
 
     def publish(self, publish: Publish, plan: Plan, message: Message) -> None:
+        if self._broker.store.state is StoreState.FAILED:
+            raise BrokerError(self._broker.alarms.reason)
         octets = len(message.frames) + MESSAGE_OVERHEAD
         self._upkeep.keep_back(octets)
         self._octets += octets

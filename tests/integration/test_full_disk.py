@@ -221,6 +221,35 @@ def test_a_transaction_that_meets_a_failed_disk_leaves_nothing(home):
     assert home.after_a_crash() == {"work": 3, "out": 0}
 
 
+@pytest.mark.parametrize("begun", ["before", "after", "used before"])
+def test_a_transaction_is_told_that_the_disk_has_failed(home, begun):
+    """A publisher that waits for the end of an alarm would wait for ever."""
+    declare(home, "work", "out")
+    fill(home, "work", 3)
+    channel, other = home.channel(), home.channel()
+    channel.tx_select()
+    if begun == "used before":
+        channel.basic_publish("", "out", b"1")
+        channel.tx_commit()
+    elif begun == "before":
+        channel.basic_publish("", "out", b"1")
+        channel.basic_qos(prefetch_count=1)  # answered behind it
+    told: list[Any] = []
+    channel.connection.add_on_connection_blocked_callback(lambda *_: told.append("blocked"))
+    with home.refusing(errno.EIO):
+        with pytest.raises(pika.exceptions.NackError):
+            fill(home, "work", 1)
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+            if begun == "after":
+                channel.basic_publish("", "out", b"1")
+            channel.tx_commit()
+    assert closed.value.reply_code == 541
+    assert "the disk says no" in closed.value.reply_text
+    assert told == []
+    assert other.queue_declare("work", passive=True).method.message_count == 4
+    assert home.after_a_crash()["work"] == 3
+
+
 @pytest.mark.parametrize("failed", ["before", "meanwhile"])
 def test_a_get_from_a_failed_disk_is_told_so(home, failed):
     """A first delivery waits for its lease, which a failed disk never grants."""

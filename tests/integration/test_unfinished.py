@@ -10,7 +10,7 @@ import pytest
 from pamqp.commands import Channel, Connection
 
 from amqp_server.line import Deaf
-from amqp_server.session import MOST_PUT_OFF
+from amqp_server.putting_off import MOST_OCTETS
 from leveret.model.errors import PreconditionFailed
 from leveret.testing import LeveretBroker
 from tests.support import wire
@@ -171,7 +171,7 @@ def test_what_waits_behind_a_disk_is_bounded(broker, connect):
     message = wire.publish(1, "", "nowhere") + wire.content_header(1, 65_536)
     message += wire.body(1, bytes(65_536))
     rest, sent = send_until_unread(broker, client, message)
-    assert MOST_PUT_OFF < kept(broker) < 2 * MOST_PUT_OFF
+    assert MOST_OCTETS < kept(broker) < 2 * MOST_OCTETS
     broker.call(lambda: channel.go_on(lambda: None))
     client.send_bytes(rest)
     client.send(1, Channel.Flow(True))
@@ -186,7 +186,7 @@ def test_methods_that_wait_count_and_are_forgotten_with_their_channel(broker, co
     session = session_of(broker)
     broker.call(lambda: setattr(session.channels[1], "inbox", deque()))
     rest, _ = send_until_unread(broker, client, 1_000 * wire.encode(1, Channel.Flow(True)))
-    assert kept(broker) < 3 * MOST_PUT_OFF
+    assert kept(broker) < 3 * MOST_OCTETS
     broker.call(lambda: session.refuse(1, PreconditionFailed("a test says so")))
     client.expect(Channel.Close, 1)
     client.send_bytes(rest)
