@@ -437,6 +437,7 @@ class Channel:
         if self.inbox is not None:
             self.inbox.clear()
         self.session.putting_off.took_up(self)
+        self.confirms = None
         del self.declarations, self.replies  # no circle: it is freed now
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from pamqp.commands import Basic, Channel, Connection, Queue
+from pamqp.commands import Basic, Channel, Confirm, Connection, Queue
 from pamqp.header import ContentHeader
 
 from amqp_server.session import Session
@@ -103,6 +103,9 @@ def test_a_connection_and_its_queue_make_no_circle(broker):
     with RawClient(*broker.amqp_address) as client:
         own = client.handshake("/").channel()
         queue = own.declare("", exclusive=True).queue
+        own.call(Confirm.Select())
+        own.publish("", queue, b"")
+        own.expect(Basic.Ack)
         own.consume(queue)
         session = session_of(broker)
         left = [weakref.ref(session), weakref.ref(session.vhost.queues[queue])]
