@@ -66,6 +66,8 @@ class PatientProtocol(HttpToolsProtocol):
         self._is_read()
         self._let_in()
         super().connection_lost(exc)
+        # No circle: all of it is freed when the last answer has been made, not when somebody looks.
+        self.cycle = self.scope = cast(Any, None)
 
     def _let_in(self) -> None:
         if self._is_stranger:
