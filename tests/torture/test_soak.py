@@ -111,6 +111,17 @@ def test_memory_that_grows_is_seen_below_what_comes_and_goes(books, per_second, 
     assert len(books.problems) == problems
 
 
+@pytest.mark.parametrize("window", [0, 5, 11])
+@pytest.mark.parametrize(("per_second", "problems"), [(0.001, 0), (0.002, 1)])
+def test_two_minutes_without_a_low_moment_have_no_say(books, per_second, problems, window):
+    samples = [
+        (1500.0 + second, 100 + second * per_second + 20 * (second // 120 == window))
+        for second in range(1500)
+    ]
+    judge_memory(books, samples, 3000)
+    assert len(books.problems) == problems
+
+
 def test_a_short_run_does_not_judge_memory(books):
     assert judge_memory(books, [(5.0, 10.0), (6.0, 90.0)], 12) == "too short to judge memory"
     assert not books.problems
