@@ -23,7 +23,7 @@ class Pulse:
         return f"<Pulse sessions={len(self._slot_of)} slots={len(self._slots)}>"
 
     def renew(self) -> None:
-        """Tables that have grown do not shrink by themselves."""
+        """Let the table that has grown shrink."""
         self._slot_of = dict(self._slot_of)
 
     def __len__(self) -> int:

@@ -27,6 +27,8 @@ STOP_SECONDS = 2.0
 STALL_SECONDS = 1.5
 """Longer between two beats, and the silence of clients may be our own."""
 DEAD_PEER_MS = 50_000
+SETTLED_OCTETS = 2048
+"""What a client has said when it has logged in, opened a channel, declared and consumed."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 log = logging.getLogger("leveret.amqp")
@@ -46,6 +48,10 @@ class Connection(asyncio.Protocol):
         self.secured: Secured | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        with self._server.broker.apart:
+            self._welcome(transport)
+
+    def _welcome(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.peer = _address(transport.get_extra_info("peername"))
@@ -64,8 +70,14 @@ class Connection(asyncio.Protocol):
         self._server.pulse.add(self._session, self._session.connected)
 
     def data_received(self, data: bytes) -> None:
-        if self._session is not None:
-            self._session.receive(data)
+        session = self._session
+        if session is None:
+            return
+        if session.received > SETTLED_OCTETS:
+            session.receive(data)
+        else:
+            with self._server.broker.apart:
+                session.receive(data)
 
     def pause_writing(self) -> None:
         if self._session is not None:
@@ -191,6 +203,10 @@ class AmqpServer:
         return bound
 
     def _make(self) -> Connection:
+        """The event loop calls this first, and then makes the transport."""
+        apart = self.broker.apart
+        apart.__enter__()
+        asyncio.get_running_loop().call_soon(apart.__exit__, None, None, None)
         return Connection(self)
 
     def _schedule_beat(self) -> None:
@@ -218,11 +234,10 @@ class AmqpServer:
         self._schedule_beat()
 
     def _renew(self) -> None:
-        """Make anew what has grown with a crowd, or was made among it."""
+        """Tables that have grown with a crowd do not shrink by themselves."""
         self.sessions = dict(self.sessions)
         self.broker.connections = dict(self.broker.connections)
         self.pulse.renew()
-        self.broker.store.renew()
 
     def look_for_late_acks(self) -> None:
         channels = [one for session in self.sessions for one in session.channels.values()]

@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -358,6 +359,7 @@ async def _serve(settings: Settings) -> None:
         _announce(running)
         supervisor.tell(supervisor.READY)
         _settle_garbage_collector()
+        running.broker.apart = _place_apart()
         await running.stop_requested.wait()
         log.info("stopping")
         supervisor.tell(supervisor.STOPPING)
@@ -397,6 +399,13 @@ def _settle_garbage_collector() -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
+
+
+def _place_apart() -> AbstractContextManager[None]:
+    """Only here: memory is arranged by whoever has the process to himself."""
+    from leveret.broker.apart import find_place_apart
+
+    return find_place_apart()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -80,8 +80,11 @@ class Series:
         self._sampled_ms = time_ms
 
     def _append(self, time_ms: int, values: Iterable[int]) -> None:
-        self._numbers.append(time_ms)
-        self._numbers.extend(values)
+        if self._numbers:
+            self._numbers.append(time_ms)
+            self._numbers.extend(values)
+        else:
+            self._numbers = array("q", (time_ms, *values))  # one that grows is not made apart
         if len(self._numbers) > 2 * self._points * self._width:
             del self._numbers[: self._points * self._width]
 

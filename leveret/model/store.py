@@ -474,9 +474,6 @@ class Store(Protocol):
     def flush(self) -> None:
         """End of a loop turn: hand the batch over if the writer is free (else it follows)."""
 
-    def renew(self) -> None:
-        """Make what is empty anew: where it lies in memory, a crowd may have been that has gone."""
-
     def load(self, message_ids: Sequence[int]) -> Awaitable[list[StoredMessage | Rotten]]:
         """Committed content, one answer per id, in the order asked."""
 

@@ -150,11 +150,6 @@ class FillingStore:
         key = (kind, tuple(getattr(value, name) for name in KEY_COLUMNS[kind]))
         self._batch.changes[key] = (value, saved)
 
-    def renew(self) -> None:
-        batch = self._batch
-        if batch.is_empty and not batch.firm and not batch.bound:
-            self._batch = Batch(batch.mark)
-
     def _take_batch(self) -> Batch:
         batch = self._batch
         self._batch = Batch(batch.mark + 1)

@@ -55,20 +55,6 @@ class RecordingSink:
         self.calls.append(f"{self.name} rollback")
 
 
-async def test_renewed_store_has_lost_nothing(harness: Harness):
-    harness.store.renew()
-    assert harness.store.mark == 0
-    harness.declare()
-    first = harness.publish()
-    harness.store.renew()
-    assert await harness.durable() == 1
-    harness.store.renew()
-    assert (harness.store.mark, harness.store.committed) == (1, 1)
-    second = harness.publish()
-    assert await harness.durable() == 2
-    assert None not in await harness.bodies([first, second])
-
-
 async def test_message_ids_start_at_one_and_grow(harness: Harness):
     assert [next(harness.store.ids) for _ in range(3)] == [1, 2, 3]
 

@@ -14,7 +14,6 @@ from amqp_server.tidying import CROWD, LONGEST_SECONDS, QUIET_SECONDS, Tidier
 @pytest.fixture
 def tidied(monkeypatch: pytest.MonkeyPatch) -> Tidier:
     tidier = Tidier(lambda: None)
-    monkeypatch.setattr(tidier, "_give_back", lambda: None)
     monkeypatch.setattr(tidier, "tidy", lambda: setattr(tidier, "times", tidier.times + 1))
     return tidier
 
@@ -27,18 +26,6 @@ def test_crowd_that_has_gone_is_tidied_up_after_once(tidied: Tidier) -> None:
     tidied.look(100.0 + QUIET_SECONDS)
     tidied.look(100.0 + 10 * QUIET_SECONDS)
     assert tidied.times == 1
-
-
-def test_collects_again_while_it_stays_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    tidier, rounds = Tidier(lambda: rounds.append(1)), list[int]()
-    monkeypatch.setattr(tidier, "_give_back", lambda: None)
-    tidier.went(100.0)
-    tidier._rounds = 3
-    tidier.look(101.0)
-    assert not rounds  # somebody has just gone
-    for second in range(10):
-        tidier.look(110.0 + second)
-    assert len(rounds) == 3
 
 
 def test_few_are_not_worth_it(tidied: Tidier) -> None:

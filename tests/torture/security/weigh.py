@@ -1,6 +1,6 @@
-"""The broker, asked how many blocks of memory its objects take: `python -m ... FILE serve ...`.
+"""The broker, asked how many objects it holds: `python -m ... FILE serve ...`.
 
-What a process holds may be free memory that its allocators keep; blocks are in use. SIGUSR1
+What a process holds may be free memory that its allocators keep; objects are in use. SIGUSR1
 collects what can be collected and writes their number to the file.
 """
 
@@ -19,7 +19,8 @@ def main() -> None:
     def write(*_signal: object) -> None:
         gc.collect()
         fresh = path.with_suffix(".new")
-        fresh.write_text(str(sys.getallocatedblocks()), encoding="ascii")
+        count = len(gc.get_objects()) + gc.get_freeze_count()
+        fresh.write_text(str(count), encoding="ascii")
         os.replace(fresh, path)
 
     signal.signal(signal.SIGUSR1, write)
