@@ -3,7 +3,7 @@
 pamqp decodes and encodes every method except the hot ones: basic.publish, basic.deliver,
 basic.ack, basic.nack (ours), basic.return and basic.get-ok carry an address or a tag and are read
 and written with struct. pamqp trusts the lengths it finds, so `decode_method` walks the arguments
-first and refuses what does not fit its frame.
+first and refuses what does not fit its frame. Tables are decoded apart (`leveret.model.tables`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pamqp import commands as commands
 
 from leveret.model.errors import ProtocolError, ReplyCode
 from leveret.model.message import Address
-from leveret.model.tables import check_table
+from leveret.model.tables import check_table, decode_checked
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -77,6 +77,15 @@ with warnings.catch_warnings():
     }
 
 
+_TABLES = {
+    kind: argument
+    for kind in _CLIENT_METHODS.values()
+    for argument in kind.__slots__
+    if kind.amqp_type(argument) == "table"
+}
+"""The argument that is a table: of those that have one it is the only one."""
+
+
 class Publish:
     """A decoded basic.publish. `plan` is the meaning floor's: what it made of it last time."""
 
@@ -116,20 +125,25 @@ def decode_method(payload: bytes) -> tuple[Method, bytes]:
             f"unknown or unexpected method {index >> 16}.{index & 0xFFFF}",
             ReplyCode.COMMAND_INVALID,
         )
-    table = _check_arguments(kind, payload)
+    table, start = _check_arguments(kind, payload)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         method = kind()
     try:
-        method.unmarshal(payload[4:])
+        if len(table) <= 4:
+            method.unmarshal(payload[4:])
+        else:
+            method.unmarshal(payload[4:start] + EMPTY_TABLE + payload[start + len(table) :])
+            setattr(method, _TABLES[kind], decode_checked(table))
     except (ValueError, struct.error, IndexError, OverflowError, OSError) as error:
         raise ProtocolError(f"{kind.name} cannot be decoded: {error}") from error
     return method, table
 
 
-def _check_arguments(kind: type[Method], payload: bytes) -> bytes:
+def _check_arguments(kind: type[Method], payload: bytes) -> tuple[bytes, int]:
+    """The table among the arguments, and where it starts."""
     position, limit, bits = 4, len(payload), 0
-    table = b""
+    table, table_start = b"", 0
     for argument in kind.__slots__:
         wire_type = kind.amqp_type(argument)
         if wire_type == "bit":
@@ -140,12 +154,12 @@ def _check_arguments(kind: type[Method], payload: bytes) -> bytes:
             start = position
             position = _argument_end(wire_type, payload, position, limit)
             if wire_type == "table":
-                table = payload[start:position]
+                table, table_start = payload[start:position], start
         if position > limit:
             raise ProtocolError(f"{kind.name} is cut off at {argument!r}")
     if position != limit:
         raise ProtocolError(f"{kind.name} is followed by {limit - position} stray octets")
-    return table
+    return table, table_start
 
 
 def _argument_end(wire_type: str, payload: bytes, position: int, limit: int) -> int:

@@ -1,8 +1,8 @@
-"""Field tables: checked first, then decoded and encoded by pamqp.
+"""Field tables: checked first, then decoded and encoded by pamqp, value by value.
 
-pamqp decodes tables recursively and trusts lengths, so every table from outside passes
-`check_table` before: iterative, with caps on depth and field count, allocating nothing from a
-length it has not seen the bytes of.
+pamqp trusts lengths, so every table from outside passes `check_table` before: iterative, with caps
+on depth and field count, allocating nothing from a length it has not seen the bytes of. pamqp also
+copies all the rest of a table for each of its values; here it is given each value alone.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _FIXED_WIDTH = {
     ord("T"): 8, ord("D"): 5, ord("V"): 0,
 }  # fmt: skip
 _BYTES_TYPES = frozenset(b"Sx")
+_TABLE, _ARRAY = b"FA"
+_DECODERS = {name[0]: decoder for name, decoder in decode.TABLE_MAPPING.items()}
 _TYPE_NAMES = {
     "t": "bool", "b": "byte", "B": "unsignedbyte", "s": "short", "u": "unsignedshort",
     "U": "short", "I": "signedint", "i": "unsignedint", "l": "long", "L": "long",
@@ -99,8 +101,8 @@ def _skip_value(data: bytes, position: int, stop: int) -> tuple[int, tuple[int, 
         return position + width, None
     if kind in _BYTES_TYPES:
         return _sized_end(data, position, stop), None
-    if kind == 0x46 or kind == 0x41:  # F table, A array
-        return position + 4, (_sized_end(data, position, stop), kind == 0x46)
+    if kind in (_TABLE, _ARRAY):
+        return position + 4, (_sized_end(data, position, stop), kind == _TABLE)
     raise ProtocolError(f"unknown field type {chr(kind)!r} in a table")
 
 
@@ -113,9 +115,44 @@ def decode_table(data: bytes, own: bool = False) -> Table:
 def decode_checked(data: bytes) -> Table:
     """The same where the table has been checked before."""
     try:
-        return decode.field_table(data)[1]
+        return _decode_fields(data, 4, len(data))
     except (ValueError, OverflowError, OSError) as error:
         raise ProtocolError(f"undecodable table: {error}") from error
+
+
+def _decode_fields(data: bytes, position: int, end: int) -> Table:
+    found: Table = {}
+    while position < end:
+        after = position + 1 + data[position]
+        key = data[position + 1 : after].decode()
+        found[key], position = _decode_value(data, after)
+    return found
+
+
+def _decode_items(data: bytes, position: int, end: int) -> list[Any]:
+    found = []
+    while position < end:
+        value, position = _decode_value(data, position)
+        found.append(value)
+    return found
+
+
+def _decode_value(data: bytes, position: int) -> tuple[Any, int]:
+    """A value that has been checked, and where it ends; as deep as it is nested."""
+    kind, position = data[position], position + 1
+    width = _FIXED_WIDTH.get(kind)
+    if width is not None:
+        end = position + width
+    else:
+        end = position + 4 + _LENGTH.unpack_from(data, position)[0]
+        if kind == _TABLE:
+            return _decode_fields(data, position + 4, end), end
+        if kind == _ARRAY:
+            return _decode_items(data, position + 4, end), end
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise ValueError(f"unknown type {chr(kind)!r}")
+    return decoder(data[position:end])[1], end
 
 
 def encode_table(table: Mapping[str, Any]) -> bytes:

@@ -21,7 +21,14 @@ from amqp_server import codec
 from amqp_server.wire import ConnectionState, Wire, WireChannel
 from leveret.model import properties as props
 from leveret.model.errors import BrokerError, ProtocolError
-from leveret.model.tables import check_table, decode_table, edit_table, encode_table
+from leveret.model.tables import (
+    MAX_DEPTH,
+    MAX_FIELDS,
+    check_table,
+    decode_table,
+    edit_table,
+    encode_table,
+)
 from tests.support import wire
 from tests.unit.amqp.recorder import Recorder
 from tests.unit.amqp.test_codec import WIRE, property_values, tables
@@ -188,19 +195,30 @@ def run_target(name: str, examples: int, number: int) -> None:
 
 
 def worst_inputs() -> dict[str, bytes]:
-    """Tables of 128 KiB: wide, deep, of nothing but empty things, and of anything at all."""
+    """Tables of 128 KiB: wide, deep, of nothing but empty things, and of anything at all; as wide
+    and as deep as is allowed, with something long behind, which must not be copied each time."""
     size, source = 128 * 1024, random.Random(32)
     deep = b""
     for _ in range(size // 7):
         deep = b"\x01aF" + struct.pack(">I", len(deep)) + deep
+    chain = b""
+    for _ in range(MAX_DEPTH - 1):
+        chain = b"\x01aF" + struct.pack(">I", len(chain)) + chain
+    chains, nothing = chain * (MAX_FIELDS // MAX_DEPTH), b"\x00V" * (MAX_FIELDS - 1)
     return {
         "wide": b"\x01kt\x01" * (size // 4),
         "deep": deep,
         "empty arrays": b"\x00A\x00\x00\x00\x00" * (size // 6),
         "nothing": b"\x00V" * (size // 2),
-        "one long string": b"\x01kS" + struct.pack(">I", size) + b"x" * size,
+        "one long string": _long_string(size),
+        "as wide as allowed": nothing + _long_string(size - len(nothing)),
+        "as deep as allowed": chains + _long_string(size - len(chains)),
         "anything": source.randbytes(size),
     }
+
+
+def _long_string(size: int) -> bytes:
+    return b"\x01kS" + struct.pack(">I", size) + b"x" * size
 
 
 def measure_worst() -> tuple[dict[str, float], list[str]]:

@@ -3,12 +3,20 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pamqp import decode
 
 from amqp_server import codec
 from leveret.model import properties as props
 from leveret.model.errors import ProtocolError
 from leveret.model.message import Address, Message
-from leveret.model.tables import check_table, decode_table, edit_table, encode_table
+from leveret.model.tables import (
+    _DECODERS,
+    check_table,
+    decode_checked,
+    decode_table,
+    edit_table,
+    encode_table,
+)
 from tests.unit.amqp.recorder import method_frame, open_wire
 
 short = st.text(alphabet="abcxyz.#*/-_", max_size=40)
@@ -58,6 +66,51 @@ def test_checked_tables_decode_to_what_was_encoded(table):
     data = encode_table(table)
     assert check_table(data, 0, len(data)) == len(data)
     assert decode_table(data) == table
+
+
+def outcome_of(call, *arguments):
+    try:
+        return repr(call(*arguments))
+    except (ValueError, ProtocolError, OverflowError, OSError):
+        return "refused"
+
+
+@settings(max_examples=300)
+@given(tables, st.integers(0, 400), st.sampled_from(b"tbBsuUIilLfdTDVSxFA\x00\x01\xff"))
+def test_every_type_is_decoded_as_pamqp_does(table, place, value):
+    changed = bytearray(encode_table(table))
+    changed[place % len(changed)] = value
+    data = bytes(changed)
+    if outcome_of(check_table, data, 0, len(data)) == str(len(data)):
+        of_pamqp = outcome_of(lambda: decode.field_table(data)[1])
+        assert outcome_of(decode_checked, data) == of_pamqp
+
+
+def test_no_value_is_copied_with_what_follows_it(monkeypatch):
+    """It took half a second to decode what is nested as deep and is as wide as is allowed."""
+    copied: list[int] = []
+
+    def counted(decoder):
+        def decode_and_count(octets):
+            copied.append(len(octets))
+            return decoder(octets)
+
+        return decode_and_count
+
+    monkeypatch.setattr(
+        "leveret.model.tables._DECODERS", {k: counted(d) for k, d in _DECODERS.items()}
+    )
+    monkeypatch.setitem(decode.METHODS, "table", counted(decode.METHODS["table"]))
+    chain = b""
+    for _ in range(30):
+        chain = b"\x01aF" + len(chain).to_bytes(4, "big") + chain
+    fields = chain * 100 + b"\x00V" * 1000 + b"\x01lS\x00\x01\x00\x00" + bytes(65536)
+    table = len(fields).to_bytes(4, "big") + fields
+    payload = b"\x00\x32\x00\x0a\x00\x00\x01q\x00" + table
+    method, raw = codec.decode_method(payload)
+    arguments = dict(method)["arguments"]
+    assert raw == table and isinstance(arguments, dict) and arguments.keys() == {"a", "", "l"}
+    assert 65536 <= sum(copied) < 2 * 65536
 
 
 @given(tables, st.integers(0, 400), st.integers(0, 255))
