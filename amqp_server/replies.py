@@ -34,6 +34,7 @@ class Replies:
         self.queue.add_consumer(self._consumer)
 
     def end(self) -> None:
-        if self.queue is not None:
+        if self.queue is not None and self._consumer is not None:
             self._channel.vhost.remove_reply_queue(self.queue)
+            self.queue.remove_consumer(self._consumer)
         self.queue = self._consumer = None

@@ -106,6 +106,7 @@ def test_a_connection_and_its_queue_make_no_circle(broker):
         own.call(Confirm.Select())
         own.publish("", queue, b"")
         own.expect(Basic.Ack)
+        own.consume("amq.rabbitmq.reply-to", no_ack=True)
         own.consume(queue)
         session = session_of(broker)
         left = [weakref.ref(session), weakref.ref(session.vhost.queues[queue])]
