@@ -8,8 +8,10 @@ twice, with messages in the queues and without, and the broker's numbers must ad
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -36,7 +38,16 @@ from tests.torture.soak_clients import (
     publish,
     take,
 )
-from tests.torture.soak_plan import DURABLE, FLOWS, HABITS, KINDS, POLICIES, WEIGHT, declare_all
+from tests.torture.soak_plan import (
+    DURABLE,
+    FLOWS,
+    GIVING_BACK,
+    HABITS,
+    KINDS,
+    POLICIES,
+    WEIGHT,
+    declare_all,
+)
 from tests.torture.soak_sums import Sums, Tally, add_up, differences, in_memory_balance, sums_of
 from tests.torture.soak_verdict import judge, judge_memory
 
@@ -50,6 +61,7 @@ SETTINGS = (
     "history_max_age=5m",
 )
 SHARE_WITH_KILLS = 0.4
+GIVE_BACK_SECONDS = 10.0
 
 
 class Soak:
@@ -60,10 +72,11 @@ class Soak:
         self.disk = disk
         options = ("--http-port", "0")
         self.broker = BrokerProcess(disk / "d", *options, env={"LEVERET_HTTP_ENABLED": "true"})
-        self.broker.settings = SETTINGS
+        self.broker.settings, self.broker.program = SETTINGS, GIVING_BACK
         self.tally = Tally(disk / "d" / "leveret.db")
         self.done: Counter[str] = Counter()
         self.samples: list[tuple[float, float]] = []
+        self._gave_back = 0.0
         self.life: Life
         self.publishing: list[asyncio.Task[None]] = []
         self.taking: list[asyncio.Task[None]] = []
@@ -193,8 +206,14 @@ class Soak:
                 raise RuntimeError(f"the broker ended by itself: {self.broker.said()[-500:]}")
             await asyncio.to_thread(self.tally.look)
             if self.elapsed > self.seconds / 2:
-                self.samples.append((self.elapsed, self.broker.memory("VmRSS")))
+                self._weigh()
             self.progress(min(int(self.elapsed), int(self.seconds)), int(self.seconds))
+
+    def _weigh(self) -> None:
+        self.samples.append((self.elapsed, self.broker.memory("VmRSS")))
+        if self.elapsed - self._gave_back > GIVE_BACK_SECONDS:
+            self._gave_back = self.elapsed
+            os.kill(self.broker.pid, signal.SIGUSR1)
 
     async def _until(self, true: Callable[[], bool], problem: str = "") -> None:
         try:

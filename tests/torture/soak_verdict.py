@@ -51,10 +51,9 @@ def _numbers(dead: Ledger) -> set[tuple[int, int]]:
 def judge_memory(books: Books, samples: list[tuple[float, float]], seconds: float) -> str:
     """`samples` (seconds, MB) are of the last half.
 
-    What a memory alarm has filled stays with the process until the broker gives it back, so the
-    lowest of every two minutes are judged: what leaks is in them, too. Where giving back met an
-    alarm, two minutes have no low moment, 20 MB too many; so it is the middle of the slopes between
-    every two of them that counts.
+    What fills in an alarm goes again, so the lowest of every two minutes are judged: what leaks is
+    in them, too. Two minutes may have no low moment, so the middle of the slopes between every two
+    of them counts.
     """
     if len(samples) < 2 or seconds / 2 < LEAST_JUDGED:
         return "too short to judge memory"
