@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
-from leveret.model.errors import ProtocolError
-from leveret.model.tables import check_table, encode_table
+from leveret.model.tables import check_sayable
 
 
 def _tags(value: Any) -> Any:
@@ -30,11 +29,7 @@ Object = Annotated[dict[str, Any], BeforeValidator(_no_list)]
 
 def _sayable(table: dict[str, Any]) -> dict[str, Any]:
     """As a client could have sent it over AMQP."""
-    try:
-        encoded = encode_table(table)
-        check_table(encoded, 0, len(encoded))
-    except (ValueError, TypeError, RecursionError, ProtocolError) as error:
-        raise ValueError(f"cannot be written as AMQP: {error}") from None
+    check_sayable(table)
     return table
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from bindings import Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec
+from leveret.broker.access.patterns import expand
 from leveret.broker.definitions import OPERATOR_POLICY
 from leveret.broker.names import check_length, check_name
 from leveret.broker.own_definitions import ACCOUNTS, SECTION
@@ -28,6 +29,7 @@ from leveret.broker.policies import Policy
 from leveret.broker.users import User, check_hash, check_pattern, hash_password
 from leveret.model.errors import BrokerError, PreconditionFailed
 from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
+from leveret.model.tables import check_sayable
 from queues import QueueSpec
 from queues.options import check_arguments
 from queues.spec import check_default_kind, check_kind
@@ -95,7 +97,14 @@ class _Row:
     @property
     def arguments(self) -> dict[str, Any]:
         found = self.value("arguments")
-        return {} if found in (None, []) else self.get("arguments", dict)
+        if found in (None, []):
+            return {}
+        arguments: dict[str, Any] = self.get("arguments", dict)
+        try:
+            check_sayable(arguments)
+        except ValueError as error:
+            raise PreconditionFailed(f"{self.where}: 'arguments' {error}") from None
+        return arguments
 
 
 def read(document: Any, vhost: str | None = None) -> Import:
@@ -181,9 +190,13 @@ def _tags(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
 
 
-_VHOST_OPTIONS = (
-    "description", "tags", "default_queue_type", "protected_from_deletion", "tracing",
-)  # fmt: skip
+_VHOST_OPTIONS: dict[str, type] = {
+    "description": str,
+    "tags": list,
+    "default_queue_type": str,
+    "protected_from_deletion": bool,
+    "tracing": bool,
+}
 
 
 def _take_vhost(found: Import, row: _Row) -> None:
@@ -194,6 +207,9 @@ def _take_vhost(found: Import, row: _Row) -> None:
         options["tags"] = list(_tags(options["tags"]))
     if "default_queue_type" in options:
         check_default_kind(options["default_queue_type"])
+    for key, value in options.items():
+        if not isinstance(value, _VHOST_OPTIONS[key]):
+            raise PreconditionFailed(f"'{key}' is not a {_VHOST_OPTIONS[key].__name__}")
     found.vhosts.append((row.name(), options))
 
 
@@ -206,12 +222,11 @@ def _take_permission(found: Import, row: _Row) -> None:
 
 def _take_topic_permission(found: Import, row: _Row) -> None:
     patterns = [row.get(name, str) for name in ("write", "read")]
+    exchange, user = row.get("exchange", str), row.name("user")
     for one in patterns:
         check_pattern(one)
-    exchange = row.get("exchange", str)
-    found.topic_permissions.append(
-        TopicPermissionDefinition(row.name("user"), row.vhost, exchange, *patterns)
-    )
+        check_pattern(expand(one, username=user, vhost=row.vhost))
+    found.topic_permissions.append(TopicPermissionDefinition(user, row.vhost, exchange, *patterns))
 
 
 def _take_parameter(found: Import, row: _Row) -> None:
@@ -251,6 +266,7 @@ def _policy(row: _Row, name: str, operator: bool) -> Policy:
         operator,
     )
     policy.check()
+    check_depth(policy.definition)
     return policy
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from bindings import Binding, DestinationKind
-from exchange import Exchange, ExchangeSpec
+from exchange import Exchange
 from leveret.broker.definition_file import Import
-from leveret.broker.names import RESERVED, require_unreserved
-from leveret.broker.parameters import GLOBAL, VHOST_LIMITS
-from leveret.broker.vhost import NO_LIMIT, PREDECLARED, TRACE_EXCHANGE
+from leveret.broker.import_names import Names
+from leveret.broker.names import RESERVED
+from leveret.broker.parameters import GLOBAL
 from leveret.model.errors import PreconditionFailed
 from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
-from queues import QueueSpec
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -40,55 +39,20 @@ def check(broker: Broker, plan: Import) -> None:
         if one.user not in users:
             raise PreconditionFailed(f"no user '{one.user}': neither here nor in the file")
     broker.users.require_administrator(users.values())
-    _check_topology(broker, plan)
-    _check_limits(broker, plan)
+    _check_bindings(plan, Names(broker, plan))
 
 
-def _check_limits(broker: Broker, plan: Import) -> None:
-    """The limits of the file itself hold already."""
-    stated = {key[0]: value for key, value in plan.parameters if key[1] == VHOST_LIMITS}
-    for name in sorted({vhost for vhost, _ in plan.queues}):
-        limits = stated.get(name, broker.parameters.vhost_limits(name))
-        held = broker.vhosts[name].queues if name in broker.vhosts else {}
-        specs = [spec for vhost, spec in plan.queues if vhost == name and spec.name not in held]
-        new, most = sum(map(_queues_of, specs)), limits.get("max-queues", NO_LIMIT)
-        if new and 0 <= most < len(held) + new:
-            raise PreconditionFailed(
-                f"adding {new} queue(s) to virtual host '{name}' would exceed its limit of {most} "
-                f"queue(s); it has {len(held)} now"
-            )
-
-
-def _queues_of(spec: QueueSpec) -> int:
-    """A log's partitions are queues, too."""
-    partitions = spec.arguments.get("x-partitions", 1)
-    return 1 + partitions if isinstance(partitions, int) and partitions > 1 else 1
-
-
-def _check_topology(broker: Broker, plan: Import) -> None:
-    """A new vhost has its own exchanges when it is made."""
-    queues = {(vhost, spec.name) for vhost, spec in plan.queues}
-    queues |= {(vhost.name, name) for vhost in broker.vhosts.values() for name in vhost.queues}
-    exchanges = {
-        (name, own): ExchangeSpec(own, kind, durable=True)
-        for name, _ in plan.vhosts
-        for own, kind in (*PREDECLARED, (TRACE_EXCHANGE, "topic"))
-    }
-    for held in broker.vhosts.values():
-        exchanges |= {(held.name, name): one.spec for name, one in held.exchanges.items()}
-    for vhost, spec in plan.exchanges:
-        if (vhost, spec.name) not in exchanges:
-            require_unreserved("exchange", spec.name)
-            exchanges[vhost, spec.name] = spec
+def _check_bindings(plan: Import, names: Names) -> None:
     for vhost, one in plan.bindings:
-        there = queues if one.destination.kind is DestinationKind.QUEUE else exchanges
-        if (vhost, one.destination.name) not in there:
+        is_queue = one.destination.kind is DestinationKind.QUEUE
+        if (vhost, one.destination.name) not in (names.queues if is_queue else names.exchanges):
             what = f"{one.destination.kind} '{one.destination.name}'"
             raise PreconditionFailed(f"no {what} in vhost '{vhost}' to bind")
-        if (vhost, one.source) not in exchanges:
+        source = names.exchanges.get((vhost, one.source))
+        if source is None:
             raise PreconditionFailed(f"no exchange '{one.source}' in vhost '{vhost}' to bind")
         made = Binding.of(one.source, one.destination, one.routing_key, one.arguments)
-        Exchange(exchanges[vhost, one.source]).bind(made)  # refuses what means nothing there
+        Exchange(source).bind(made)  # refuses what means nothing there
 
 
 def apply(broker: Broker, plan: Import) -> None:

@@ -86,12 +86,12 @@ class LogKeeper:
         self, vhost: VirtualHost, spec: QueueSpec, log_spec: LogSpec
     ) -> list[LogQueue]:
         """New ones, or those that are there: definitions name them before the whole."""
-        names = [f"{spec.name}-{number}" for number in range(log_spec.partitions)]
+        names = partition_names(spec, log_spec.partitions)
         exchange = vhost.exchanges.get(spec.name)
         if exchange is not None and exchange.spec.arguments.get(SUPER_STREAM) is not True:
             raise PreconditionFailed(f"exchange '{spec.name}' in vhost '{vhost.name}' exists")
         for name in names:
-            if name in vhost.queues and not _is_free(vhost.queues[name]):
+            if name in vhost.queues and not is_free(vhost.queues[name]):
                 raise PreconditionFailed(f"{_where(vhost, name)} exists")
         made = self._declare_all(vhost, spec, names)
         vhost.declare_exchange(
@@ -104,12 +104,11 @@ class LogKeeper:
 
     def _declare_all(self, vhost: VirtualHost, spec: QueueSpec, names: list[str]) -> list[LogQueue]:
         """All partitions or none."""
-        arguments = {key: v for key, v in spec.arguments.items() if key != "x-partitions"}
         before = {name for name in names if name in vhost.queues}
         made: list[HeldQueue] = []
         try:
             for name in names:
-                made.append(vhost.declare_queue(QueueSpec(name, True, arguments=arguments)))
+                made.append(vhost.declare_queue(partition_spec(spec, name)))
         except BrokerError:
             for queue in made:
                 if queue.name not in before:
@@ -209,7 +208,7 @@ class LogKeeper:
     ) -> None:
         where = _where(vhost, spec.name)
         log_spec = parse_log_spec(spec, where)
-        names = [f"{spec.name}-{number}" for number in range(log_spec.partitions)]
+        names = partition_names(spec, log_spec.partitions)
         partitions = [vhost.queues[name] for name in names if name in vhost.queues]
         logs = [queue for queue in partitions if isinstance(queue, LogQueue)]
         if len(logs) < len(names):
@@ -330,7 +329,17 @@ def _recover_groups(
         held.readers.recover_group(name, known)
 
 
-def _is_free(queue: HeldQueue) -> bool:
+def partition_names(spec: QueueSpec, partitions: int) -> list[str]:
+    return [f"{spec.name}-{number}" for number in range(partitions)]
+
+
+def partition_spec(spec: QueueSpec, name: str) -> QueueSpec:
+    """A partition of the log is declared so."""
+    arguments = {key: value for key, value in spec.arguments.items() if key != "x-partitions"}
+    return QueueSpec(name, True, arguments=arguments)
+
+
+def is_free(queue: HeldQueue) -> bool:
     """A log of its own that nobody reads: it may become a partition."""
     if not isinstance(queue, LogQueue) or queue.whole is not None:
         return False

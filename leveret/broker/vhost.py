@@ -211,7 +211,7 @@ class VirtualHost:
         current = self.queues.get(spec.name)
         if current is not None:
             self.queue(spec.name, owner)
-            self._require_same_queue(current, spec)
+            require_same_queue(self._q(spec.name), current.spec, spec)
             self.queues_declared += 1
             return current
         return self._create_queue(spec, owner)
@@ -257,30 +257,6 @@ class VirtualHost:
         self.queues[queue.name] = queue
         self.on_made(queue)
         self.version += 1
-
-    def _require_same_queue(self, current: HeldQueue, spec: QueueSpec) -> None:
-        what, held = self._q(spec.name), current.spec
-        if spec.exclusive != held.exclusive:
-            raise ResourceLocked(
-                f"cannot obtain exclusive access to locked {what}. It could be originally declared "
-                "on another connection or the exclusive property value does not match that of the "
-                "original declaration."
-            )
-        require_same(what, "durable", spec.durable, held.durable)
-        require_same(what, "auto_delete", spec.auto_delete, held.auto_delete)
-        if spec.kind != held.kind:
-            require_same_arguments(
-                what,
-                ("x-queue-type",),
-                ({"x-queue-type": spec.kind}, {"x-queue-type": "longstr"}),
-                ({"x-queue-type": held.kind}, {"x-queue-type": "longstr"}),
-            )
-        require_same_arguments(
-            what,
-            COMPARED_ARGUMENTS,
-            (spec.arguments, spec.type_names),
-            (held.arguments, held.type_names),
-        )
 
     def delete_queue(
         self,
@@ -477,3 +453,27 @@ def _require_named(source: str, destination: Destination) -> None:
     require_not_default(source)
     if destination.kind is DestinationKind.EXCHANGE:
         require_not_default(destination.name)
+
+
+def require_same_queue(what: str, held: QueueSpec, spec: QueueSpec) -> None:
+    if spec.exclusive != held.exclusive:
+        raise ResourceLocked(
+            f"cannot obtain exclusive access to locked {what}. It could be originally declared "
+            "on another connection or the exclusive property value does not match that of the "
+            "original declaration."
+        )
+    require_same(what, "durable", spec.durable, held.durable)
+    require_same(what, "auto_delete", spec.auto_delete, held.auto_delete)
+    if spec.kind != held.kind:
+        require_same_arguments(
+            what,
+            ("x-queue-type",),
+            ({"x-queue-type": spec.kind}, {"x-queue-type": "longstr"}),
+            ({"x-queue-type": held.kind}, {"x-queue-type": "longstr"}),
+        )
+    require_same_arguments(
+        what,
+        COMPARED_ARGUMENTS,
+        (spec.arguments, spec.type_names),
+        (held.arguments, held.type_names),
+    )

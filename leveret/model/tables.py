@@ -190,6 +190,15 @@ def _encode_value(value: Any) -> bytes:
     return encode.encode_table_value(value)
 
 
+def check_sayable(table: Mapping[str, Any]) -> None:
+    """Refuse with a ValueError what no client could have sent over AMQP."""
+    try:
+        encoded = encode_table(table)
+        check_table(encoded, 0, len(encoded))
+    except (ValueError, TypeError, RecursionError, ProtocolError) as error:
+        raise ValueError(f"cannot be written as AMQP: {error}") from None
+
+
 def field_spans(data: bytes, start: int = 0) -> list[tuple[str, str, int, int]]:
     """(key, type, start, end) of each top-level field of a checked table, in order."""
     end = _sized_end(data, start, len(data))
