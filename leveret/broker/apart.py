@@ -13,8 +13,6 @@ meanwhile makes its objects in the heap, too, which is slower and nothing worse.
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 from contextlib import AbstractContextManager, nullcontext
 
 _DOMAINS = {"raw": 0, "mem": 1, "obj": 2}
@@ -62,14 +60,17 @@ def find_place_apart() -> AbstractContextManager[None]:
 
 
 def _is_possible() -> bool:
-    """Only beside CPython's own allocator without hooks: it hands on what is not its own."""
-    if sys.implementation.name != "cpython" or "t" in getattr(sys, "abiflags", ""):
+    """Only beside CPython's own allocator without hooks: it hands on what is not its own.
+
+    The interpreter itself says what is in use: `PYTHONMALLOC` is not read where Python is told to
+    ignore the environment, and a build may have another default (mimalloc frees only its own).
+    """
+    python = getattr(ctypes, "pythonapi", None)
+    name = getattr(python, "_PyMem_GetCurrentAllocatorName", None)
+    if name is None:
         return False
-    if os.environ.get("PYTHONMALLOC", "") not in ("", "default", "pymalloc"):
-        return False
-    allocators = [_allocator(domain) for domain in _DOMAINS]
-    is_hooked = any(one.context is not None for one in allocators)
-    return not is_hooked and allocators[0].free != allocators[2].free
+    name.restype = ctypes.c_char_p
+    return bool(name() == b"pymalloc")
 
 
 def _allocator(domain: str) -> _Allocator:

@@ -52,8 +52,9 @@ print(len(kept))
 """
 
 IS_POSSIBLE = """
-import sys
+import os, sys
 from contextlib import nullcontext
+os.environ.pop("PYTHONMALLOC", None)  # what is in use counts, not what was asked for
 if "tracemalloc" in sys.argv:
     import tracemalloc
     tracemalloc.start()
@@ -89,6 +90,8 @@ def test_objects_grow_and_go_wherever_they_were_made() -> None:
         ((), {"PYTHONMALLOC": "pymalloc"}, (), True),
         ((), {"PYTHONMALLOC": "malloc"}, (), False),
         ((), {"PYTHONMALLOC": "pymalloc_debug"}, (), False),
+        *([((), {"PYTHONMALLOC": "mimalloc"}, (), False)] if sys.version_info >= (3, 13) else []),
+        (("-E",), {"PYTHONMALLOC": "malloc"}, (), True),
         (("-X", "dev"), {}, (), False),
         ((), {}, ("tracemalloc",), False),
     ],
