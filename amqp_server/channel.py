@@ -66,7 +66,8 @@ class Channel:
         self.vhost = session.vhost
         self.number = number
         self.unacked: dict[int, Unacked] = {}
-        self.last_tag = 0
+        self.last_tag = self.settled_to = 0
+        """The last tag given, and one up to which none is unacked."""
         self.consumers: dict[str, AmqpConsumer] = {}
         self.prefetch = 0
         self.global_prefetch = 0
@@ -341,16 +342,18 @@ class Channel:
         if multiple and tag == 0:
             chosen = dict(unacked)
             unacked.clear()
+            self.settled_to = self.last_tag
             return chosen
         if tag not in unacked:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
         if not multiple:
             return {tag: unacked.pop(tag)}
         chosen = {}
-        for number in list(unacked):
-            if number > tag:
-                break
-            chosen[number] = unacked.pop(number)
+        for number in range(self.settled_to + 1, tag + 1):  # each is looked at once, in all
+            held = unacked.pop(number, None)
+            if held is not None:
+                chosen[number] = held
+        self.settled_to = tag
         return chosen
 
     def settle_all(self, chosen: dict[int, Unacked], outcome: Outcome) -> None:

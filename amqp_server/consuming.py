@@ -97,6 +97,11 @@ def get(channel: Channel, method: Any) -> None:
 
 
 def _answer_get(channel: Channel, queue: HeldQueue, no_ack: bool) -> None:
+    session = channel.session
+    if session.is_choked:  # a request takes few octets, its answer may take many
+        channel.inbox = deque() if channel.inbox is None else channel.inbox
+        session.when_writable(lambda: channel.go_on(lambda: _answer_get(channel, queue, no_ack)))
+        return
     entry = queue.take(channel.origin() if queue.spec.durable else 0, no_ack)
     if entry is not None:
         channel.last_tag += 1
@@ -107,8 +112,8 @@ def _answer_get(channel: Channel, queue: HeldQueue, no_ack: bool) -> None:
         head = encode_get_ok(
             channel.number, channel.last_tag, entry.redelivered, address, queue.ready_count
         )
-        content = entry.message.content(channel.number, channel.session.frame_max)
-        channel.session.send(head + content)
+        content = entry.message.content(channel.number, session.frame_max)
+        session.send(head + content)
         channel.broker.turn.schedule()
     elif queue.ready_count and not (isinstance(queue, ClassicQueue) and queue.is_held_back):
         # There is something, but the disk has to bring it, or to say that it may be handed out.
@@ -120,7 +125,7 @@ def _answer_get(channel: Channel, queue: HeldQueue, no_ack: bool) -> None:
     else:
         channel.broker.counters.get_empty += 1
         channel.vhost.counters.get_empty += 1
-        channel.session.send(encode_method(channel.number, commands.Basic.GetEmpty()))
+        session.send(encode_method(channel.number, commands.Basic.GetEmpty()))
 
 
 HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {

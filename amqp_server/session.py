@@ -77,6 +77,7 @@ class Session:
         self.out: list[bytes] = []
         self.out_size = 0
         self.writable = True
+        self._when_writable: list[Callable[[], None]] = []
         self.publishes = False
         self.received = self.sent = 0
         self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
@@ -161,16 +162,27 @@ class Session:
             self.sent += len(data)
             self.last_sent = self.broker.clock.monotonic()
             self.line.write(data)
-            if not self.writable and self.line.unread() > MOST_UNREAD:
+            if self.is_choked:
                 self.listening.stop(Deaf.ANSWERS_UNREAD)
 
     def pause(self) -> None:
         """The socket is full: no consumer here has credit until it drains."""
         self.writable = False
 
+    @property
+    def is_choked(self) -> bool:
+        """More has been written than the peer has cared to read."""
+        return not self.writable and self.line.unread() > MOST_UNREAD
+
+    def when_writable(self, call: Callable[[], None]) -> None:
+        self._when_writable.append(call)
+
     def resume(self) -> None:
         self.writable = True
         self.listening.go_on(Deaf.ANSWERS_UNREAD)
+        waiting, self._when_writable = self._when_writable, []
+        for call in waiting:
+            call()
         for channel in self.channels.values():
             for consumer in channel.consumers.values():
                 self.broker.turn.touch(consumer.queue)

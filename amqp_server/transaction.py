@@ -72,4 +72,5 @@ class Transaction:
         self.take_publishes()
         restored = {**self.held(), **channel.unacked}
         channel.unacked = dict(sorted(restored.items()))
+        channel.settled_to = min(channel.unacked, default=channel.last_tag + 1) - 1
         self._settlements.clear()

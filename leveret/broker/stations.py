@@ -2,13 +2,13 @@
 
 In a plan such an exchange stands as a doorway (`doorway.py`) that hands on to the queues behind it.
 Delayed messages have a module of their own, `delays.py`. What `x-recent-history` remembers is in
-memory only.
+memory only, per exchange not more than a queue keeps there.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,27 @@ DEFAULT_HISTORY = 20
 KEYS_OF_QUEUE, KEYS_OF_EXCHANGE = "x-deduplication queue ", "x-deduplication exchange "
 
 
+class _Recent:
+    """The last messages of an exchange, within a number and a size; of one only within a number."""
+
+    def __init__(self, length: int, most_octets: int) -> None:
+        self._length = length
+        self._most_octets = most_octets
+        self._held: deque[Message] = deque()
+        self.octets = 0
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._held)
+
+    def add(self, message: Message) -> None:
+        self._held.append(message)
+        self.octets += len(message.frames)
+        while len(self._held) > self._length or (
+            self.octets > self._most_octets and len(self._held) > 1
+        ):
+            self.octets -= len(self._held.popleft().frames)
+
+
 @dataclass(slots=True)
 class Stations:
     """The stations of all vhosts, by exchange; each is made when a message first gets there."""
@@ -39,7 +60,7 @@ class Stations:
     broker: Broker
     delays: Delays
     _deduplications: dict[Exchange, Deduplication]
-    _histories: dict[Exchange, deque[Message]]
+    _histories: dict[Exchange, _Recent]
     _stored_keys: dict[tuple[str, str], list[tuple[str, str]]]
 
     @staticmethod
@@ -133,9 +154,10 @@ class Stations:
     ) -> Enqueued:
         held = self._histories.get(exchange)
         if held is None:
-            length = exchange.spec.arguments.get(HISTORY_LENGTH, DEFAULT_HISTORY)
-            held = self._histories[exchange] = deque(maxlen=int(length))
-        held.append(message)
+            length = int(exchange.spec.arguments.get(HISTORY_LENGTH, DEFAULT_HISTORY))
+            held = _Recent(length, self.broker.settings.queue_window_bytes)
+            self._histories[exchange] = held
+        held.add(message)
         return self._hand_on(vhost, doorway.behind, message)
 
     def bound(self, vhost: VirtualHost, exchange: Exchange, binding: Binding) -> None:
@@ -155,6 +177,10 @@ class Stations:
             again.keep = max((queue.keep for queue in queues), default=Keep.NOTHING)
             self._hand_on(vhost, queues, again)
         self.broker.turn.schedule()
+
+    @property
+    def remembered_bytes(self) -> int:
+        return sum([one.octets for one in self._histories.values()])
 
     # Ending ------------------------------------------------------------------------------------
 

@@ -161,9 +161,11 @@ class Upkeep:
         )
         vhosts = self._broker.vhosts.values()
         replies = sum(one.held_bytes for vhost in vhosts for one in vhost.reply_queues.values())
-        delays = self._broker.stations.delays.by_exchange.values()
+        stations = self._broker.stations
+        delays = stations.delays.by_exchange.values()
         kept = sum([one.kept for one in self._broker.connections])
-        return headers + replies + kept + sum(one.held_bytes for one in delays)
+        aside = headers + replies + kept + stations.remembered_bytes
+        return aside + sum(one.held_bytes for one in delays)
 
     def _classic_queues(self) -> Iterator[ClassicQueue]:
         for vhost in self._broker.vhosts.values():

@@ -1,0 +1,83 @@
+"""What one client asks for and does not read, or keeps unacknowledged, costs nobody else."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from pamqp.commands import Basic, Exchange, Tx
+
+from leveret.testing import LeveretBroker
+from tests.support.rawclient import RawClient
+
+KIB = 1024
+COUNT = 600
+
+
+@pytest.fixture
+def broker():
+    with LeveretBroker(queue_window_bytes="64KiB") as broker:
+        yield broker
+
+
+@pytest.fixture
+def channel(broker):
+    with RawClient(*broker.amqp_address) as client:
+        yield client.handshake("/").channel()
+
+
+def test_answers_to_gets_wait_for_a_client_that_does_not_read(broker, channel):
+    channel.declare("big")
+    channel.fill("big", [bytes([number % 256]) * 64 * KIB for number in range(COUNT)])
+    queue = broker.running.broker.vhosts["/"].queues["big"]
+    session = next(iter(broker.running.amqp.sessions))
+    channel.send(*[Basic.Get(0, "big", True)] * COUNT)
+    deadline = time.monotonic() + 60
+    while not broker.call(lambda: session.is_choked):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert broker.call(lambda: queue.ready_count) > COUNT / 2
+    for number in range(COUNT):
+        got = channel.client.content(Basic.GetOk, channel.number)
+        assert got.body[:1] == bytes([number % 256])
+    assert channel.ready("big") == 0
+
+
+def test_multiple_acks_take_what_is_there_and_no_more(channel):
+    """Single ones between them, a poll without acks, and a transaction that is rolled back."""
+    channel.declare("work")
+    channel.fill("work", [str(number) for number in range(12)])
+    for no_ack in (False, False, True, False, False, False, False, False, False, False):
+        channel.get_one("work", no_ack=no_ack)
+    channel.ack(4)
+    channel.ack(5, multiple=True)  # 1, 2 and 5
+    channel.call(Tx.Select())
+    channel.ack(8, multiple=True)
+    channel.ack(10)
+    channel.call(Tx.Rollback())
+    channel.ack(7, multiple=True)  # 6 and 7
+    channel.ack(9)
+    channel.call(Tx.Commit())
+    channel.nack(0, multiple=True)  # 8 and 10
+    channel.call(Tx.Commit())
+    channel.wait_ready("work", 4)
+    assert [int(body) for body in channel.drain("work")] == [7, 9, 10, 11]
+
+
+def test_recent_history_is_bounded_by_size(broker, channel):
+    arguments = {"x-recent-history-length": 1000}
+    channel.exchange("recent", "x-recent-history", arguments=arguments)
+    for number in range(10):
+        channel.publish("recent", "", bytes([number]) * 20 * KIB)
+    channel.declare("late")
+    channel.bind("late", "recent")
+    channel.wait_ready("late", 3)
+    assert [body[0] for body in channel.drain("late")] == [7, 8, 9]
+    stations = broker.running.broker.stations
+    assert 60 * KIB < broker.call(lambda: stations.remembered_bytes) <= 64 * KIB
+    channel.publish("recent", "", bytes(100 * KIB))
+    channel.declare("later")
+    channel.bind("later", "recent")
+    channel.wait_ready("later", 1)
+    channel.call(Exchange.Delete(0, "recent"))
+    assert broker.call(lambda: stations.remembered_bytes) == 0
