@@ -58,6 +58,19 @@ def stored_version(connection: sqlite3.Connection) -> int:
     return int(row[0])
 
 
+def check_columns(connection: sqlite3.Connection) -> None:
+    """A flipped bit in a name leaves a file that opens, and contents that nobody can read."""
+    names = connection.execute(statements.COLUMN_NAMES)
+    found = {(table.lower(), column.lower()) for table, column in names}  # SQLite ignores case
+    for table, columns in statements.columns_by_table().items():
+        for column in columns:
+            if (table, column) not in found:
+                raise StoreError(
+                    f"leveret.db is damaged: its table {table} has no column {column};"
+                    " restore it from a backup"
+                )
+
+
 def _create(connection: sqlite3.Connection, version: int) -> None:
     connection.execute(statements.BEGIN)
     for statement in SCHEMA_FILE.read_text(encoding="utf-8").split(";\n")[:-1]:

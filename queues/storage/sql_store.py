@@ -36,7 +36,7 @@ from queues.storage import statements
 from queues.storage.batch import Batch, IdRanges
 from queues.storage.directory import DATABASE_NAME, DataDirectory
 from queues.storage.filling import FillingStore, wall_clock_ms
-from queues.storage.migrations import migrate
+from queues.storage.migrations import check_columns, migrate
 from queues.storage.reader import Reader
 from queues.storage.recovery import Recovery, read_meta
 from queues.storage.sweeper import measure
@@ -107,6 +107,7 @@ class SqlStore(FillingStore):
         connection = _connect(directory.path / DATABASE_NAME)
         try:
             migrate(connection)
+            check_columns(connection)
             directory.sync()
             return self._recover_from(connection, directory)
         except BaseException:

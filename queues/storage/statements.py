@@ -94,6 +94,12 @@ STATEMENT_SIZES: Final = sorted(
 )
 
 
+def columns_by_table() -> dict[str, tuple[str, ...]]:
+    """What is read and written, as opposed to what else an older or newer schema may have."""
+    definitions = {table: columns_of(kind) for kind, table in DEFINITION_TABLES.items()}
+    return {"messages": MESSAGE_COLUMNS, "events": EVENT_COLUMNS} | definitions
+
+
 def statement_sizes(rows: int) -> Iterator[int]:
     """Cut a number of rows into the sizes for which statements exist: few, and large first."""
     while rows:
@@ -174,6 +180,10 @@ FORGET_GROUPS: Final = (
 SET_SNAPSHOT: Final = "UPDATE queues SET snapshot_event=? WHERE id=?"
 TRIM_QUEUE: Final = "DELETE FROM events WHERE queue_id=? AND id<?"
 TABLE_NAMES: Final = "SELECT name FROM sqlite_master WHERE type='table'"
+COLUMN_NAMES: Final = (
+    "SELECT t.name, c.name FROM sqlite_master AS t, pragma_table_info(t.name) AS c"
+    " WHERE t.type='table'"
+)
 GET_SCHEMA_VERSION: Final = "SELECT value FROM meta WHERE \"key\"='schema_version'"
 SET_META: Final = (
     'INSERT INTO meta ("key", value) VALUES (?, ?)'

@@ -123,3 +123,19 @@ async def test_flipped_bits_are_never_served(sound: Path, tmp_path: Path):
         except StoreError:
             refused += 1
     assert refused < FLIPS // 3
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("messages", "exchange"), ("messages", "body_crc"), ("events", "ids"), ("origins", "user")],
+)
+def test_name_that_has_rotted_is_told_at_the_start(sound: Path, table: str, column: str):
+    damage(sound, f"ALTER TABLE {table} RENAME COLUMN {column} TO rotted")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=f"damaged: its table {table} has no column {column};"):
+            Harness(sound)
+
+
+async def test_name_that_has_become_large_is_still_the_name(sound: Path):
+    damage(sound, "ALTER TABLE messages RENAME COLUMN exchange TO Exchange")
+    await serve(sound)
