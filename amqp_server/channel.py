@@ -33,6 +33,7 @@ from amqp_server.describe import count_channel, describe_channel
 from amqp_server.publishing import careful_plan
 from amqp_server.replies import Replies
 from amqp_server.transaction import Transaction
+from amqp_server.wire import METHODS_AT_ONCE
 from exchange import Exchange
 from leveret.broker import Action, Plan
 from leveret.model.errors import (
@@ -232,16 +233,26 @@ class Channel:
     def give_up(self) -> None:
         raise BrokerError(self.broker.alarms.reason)
 
+    @property
+    def is_held(self) -> bool:
+        return self.inbox is not None
+
     def go_on(self, then: Callable[[], None]) -> None:
         inbox, self.inbox = self.inbox, None
         if self.closed:
             return
         self.session.run(self.number, then)
-        while inbox:
-            if self.inbox is not None:  # held again: the rest waits behind what came meanwhile
-                self.inbox.extendleft(reversed(inbox))
-                return
+        for _ in range(METHODS_AT_ONCE):
+            if not inbox or self.is_held:
+                break
             self.session.run(self.number, inbox.popleft())
+        if inbox:
+            if not self.is_held:  # enough for this turn
+                self.inbox = deque()
+                self.broker.turn.later(lambda: self.go_on(_nothing))
+            assert self.inbox is not None
+            self.inbox.extendleft(reversed(inbox))
+            return
         if self.inbox is None:
             self.session.putting_off.took_up(self)
             self.session.caught_up()
@@ -442,6 +453,10 @@ class Channel:
         self.session.putting_off.took_up(self)
         self.confirms = None
         del self.declarations, self.replies  # no circle: it is freed now
+
+
+def _nothing() -> None:
+    """There is only what had been put off."""
 
 
 _HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {

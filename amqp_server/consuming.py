@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amqp_server.codec import Method, commands, encode_get_ok, encode_method
@@ -100,7 +101,8 @@ def _answer_get(channel: Channel, queue: HeldQueue, no_ack: bool) -> None:
     session = channel.session
     if session.is_choked:  # a request takes few octets, its answer may take many
         channel.inbox = deque() if channel.inbox is None else channel.inbox
-        session.when_writable(lambda: channel.go_on(lambda: _answer_get(channel, queue, no_ack)))
+        again = partial(channel.go_on, lambda: _answer_get(channel, queue, no_ack))
+        session.when_writable.append(again)
         return
     entry = queue.take(channel.origin() if queue.spec.durable else 0, no_ack)
     if entry is not None:

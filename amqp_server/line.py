@@ -16,6 +16,7 @@ class Deaf(Enum):
     ANSWERS_UNREAD = auto()
     LOGGING_IN = auto()
     CHANNELS_HELD = auto()
+    TURN_OVER = auto()
 
 
 OURS = frozenset({Deaf.ALARM, Deaf.DISK_BEHIND, Deaf.CHANNELS_HELD})

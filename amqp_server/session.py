@@ -58,6 +58,7 @@ _NOBODY = User("", "")
 
 class Session:
     channel_type: type[Channel] = Channel
+    describe = describe_connection
 
     def __init__(self, broker: Broker, line: Line) -> None:
         self.broker = broker
@@ -77,7 +78,7 @@ class Session:
         self.out: list[bytes] = []
         self.out_size = 0
         self.writable = True
-        self._when_writable: list[Callable[[], None]] = []
+        self.when_writable: list[Callable[[], None]] = []
         self.publishes = False
         self.received = self.sent = 0
         self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
@@ -101,12 +102,22 @@ class Session:
                 pass
         if self.user is _NOBODY and self.wire.buffered > self.broker.settings.login_buffer:
             self.line.end_in(0)
+        if self.wire.has_more:
+            self.listening.stop(Deaf.TURN_OVER)
+            self.broker.turn.later(self._go_on)
         if self.publishes:
             if self.broker.store.backlog > BACKLOG_HIGH:
                 self.listening.stop(Deaf.DISK_BEHIND)
                 self.broker.hold_back(self)
         elif self.wire.kept > KEPT_UNNOTICED and self.broker.alarms.reason:
             self.block(self.broker.alarms.reason)
+
+    def _go_on(self) -> None:
+        """Others have had their turn: the next part of what was read."""
+        if not self._ended:
+            self.receive(b"")
+        if self._ended or not self.wire.has_more:
+            self.listening.go_on(Deaf.TURN_OVER)
 
     def _take(self, data: bytes) -> BrokerError | None:
         """Hand bytes to the wire; what it refused, after which there may be more to read."""
@@ -174,13 +185,10 @@ class Session:
         """More has been written than the peer has cared to read."""
         return not self.writable and self.line.unread() > MOST_UNREAD
 
-    def when_writable(self, call: Callable[[], None]) -> None:
-        self._when_writable.append(call)
-
     def resume(self) -> None:
         self.writable = True
         self.listening.go_on(Deaf.ANSWERS_UNREAD)
-        waiting, self._when_writable = self._when_writable, []
+        waiting, self.when_writable = self.when_writable, []
         for call in waiting:
             call()
         for channel in self.channels.values():
@@ -474,9 +482,6 @@ class Session:
             self.last_received = self.broker.clock.monotonic()
             if self.capabilities.get("connection.blocked") is True:
                 self._say(0, commands.Connection.Unblocked())
-
-    def describe(self) -> dict[str, Any]:
-        return describe_connection(self)
 
     @property
     def wants_cancel_notify(self) -> bool:

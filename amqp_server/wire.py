@@ -9,6 +9,9 @@ Only BrokerError leaves `receive`: what the peer broke, or what the sink refused
 connection must close. Everything before the offending frame has then been handed over; after the
 close was sent only connection.close and close-ok are listened to, and nothing at all once framing
 itself was lost.
+
+Of methods that take time (publishes to known addresses and acks do not) only so many are handed
+over at once: `has_more` says that the rest waits for the next `receive`.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Address, Message
 
 FRAME_LIMIT_BEFORE_TUNE = 8192
 HARD_MESSAGE_LIMIT = 512 * 1024 * 1024
+METHODS_AT_ONCE = 100
+"""Some 10 ms of work; ten thousand of them fit into one read."""
 
 _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">BHIHHQ")
@@ -102,6 +107,10 @@ class WireSink(Protocol):
     def on_refused_content(self, channel: int, error: BrokerError) -> None: ...
 
 
+class _Enough(Exception):
+    """As many methods as may be handed over at once have been."""
+
+
 class BadProtocolHeader(ProtocolError):
     """The peer does not speak AMQP 0-9-1."""
 
@@ -116,6 +125,8 @@ class Wire:
         self.frame_limit = FRAME_LIMIT_BEFORE_TUNE
         self.channels: dict[int, WireChannel] = {}
         self.last_method: tuple[int, int] = (0, 0)
+        self.has_more = False
+        self._methods_left = METHODS_AT_ONCE
         self._unfinished = 0
         self._rest = b""
         self._after = 0  # where reading goes on when the frame at hand is refused
@@ -137,7 +148,7 @@ class Wire:
     @property
     def kept(self) -> int:
         """Octets of what has not come whole: frames, and messages on every channel."""
-        return self._unfinished + len(self._rest)
+        return self._unfinished + (0 if self.has_more else len(self._rest))
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer and hand over what is complete."""
@@ -155,11 +166,15 @@ class Wire:
             if position == 0:
                 self._rest = data
                 return
+        self.has_more, self._methods_left = False, METHODS_AT_ONCE
         try:
             self._rest = data[self._frames(data, position) :]
         except BrokerError:
             self._rest = data[self._after :]
             raise
+        except _Enough:
+            self._rest = data[self._after :]
+            self.has_more = True
 
     def _protocol_header(self, data: bytes) -> int:
         if data[:8] != PROTOCOL_HEADER[: len(data)]:
@@ -192,6 +207,7 @@ class Wire:
                     position = self._ack(data, position, channel)
                     continue
                 else:
+                    self._spend_one(position)
                     self._method(channel, data[position + 7 : last])
             elif self.state is not ConnectionState.CLOSING:
                 self._other_frame(kind, channel, data, position, last)
@@ -205,6 +221,13 @@ class Wire:
         if self.state is ConnectionState.CLOSED:
             return end, end
         return position, position if self.state is ConnectionState.LOGGING_IN else end
+
+    def _spend_one(self, position: int) -> None:
+        """One method more, which starts there; all that are ignored are free."""
+        if not self._methods_left and self.state is ConnectionState.OPEN:
+            self._after = position
+            raise _Enough
+        self._methods_left -= 1
 
     def _lose_sync(self, reason: str) -> None:
         self.deaf = True
@@ -222,6 +245,7 @@ class Wire:
         frame = data[position + 3 : last]
         publish = self._publishes.get(frame)
         if publish is None:
+            self._spend_one(position)
             self.last_method = (60, 40)
             publish = self.known.learn(frame)
         messages, stop = self._run(data, position, last + 1, channel, publish.address)

@@ -47,6 +47,10 @@ class Turn:
         if not self._scheduled:
             self._schedule()
 
+    def later(self, call: Callable[[], None]) -> None:
+        """Call it behind all that is ready now, in a turn of its own."""
+        self._soon(call)
+
     def schedule(self) -> None:
         """Something joined the store's batch: let the turn end."""
         if not self._scheduled:

@@ -1,13 +1,17 @@
-"""What one client asks for and does not read, or keeps unacknowledged, costs nobody else."""
+"""What one client asks for at once, does not read, or leaves unacked: others have their turn."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from functools import partial
 
 import pytest
-from pamqp.commands import Basic, Exchange, Tx
+from pamqp.commands import Basic, Connection, Exchange, Queue, Tx
 
+from amqp_server.wire import METHODS_AT_ONCE
 from leveret.testing import LeveretBroker
+from tests.support import wire
 from tests.support.rawclient import RawClient
 
 KIB = 1024
@@ -24,6 +28,63 @@ def broker():
 def channel(broker):
     with RawClient(*broker.amqp_address) as client:
         yield client.handshake("/").channel()
+
+
+def test_many_methods_at_once_let_others_have_their_turn(broker, channel):
+    session = next(iter(broker.running.amqp.sessions))
+    queues = broker.running.broker.vhosts["/"].queues
+    blob = b"".join(wire.queue_declare(1, f"q{number}") for number in range(250))
+
+    def receive() -> int:
+        session.receive(blob)
+        return len(queues)
+
+    assert broker.call(receive) == METHODS_AT_ONCE
+    names = [channel.expect(Queue.DeclareOk).queue for _ in range(250)]
+    assert names == [f"q{number}" for number in range(250)]
+    channel.client.send(0, Connection.Close(200, "", 0, 0))  # it is read again
+    channel.client.expect(Connection.CloseOk)
+
+
+def test_what_was_put_off_is_taken_up_in_portions_and_in_order(broker, channel):
+    session = next(iter(broker.running.amqp.sessions))
+    held, done = session.channels[1], list[int]()
+
+    def go_on() -> int:
+        held.inbox = deque(partial(done.append, number) for number in range(250))
+        held.go_on(lambda: done.append(-1))
+        return len(done)
+
+    assert broker.call(go_on) == METHODS_AT_ONCE + 1
+    channel.qos(1)  # waits behind them, or comes later
+    assert done == [*range(-1, 250)]
+
+
+def test_who_sends_much_and_goes_is_heard_to_the_end(broker, channel):
+    blob = b"".join(wire.queue_declare(1, f"q{number}", flags=16) for number in range(950))
+    channel.client.send_bytes(blob)
+    channel.client.drop()
+    queues = broker.running.broker.vhosts["/"].queues
+    deadline = time.monotonic() + 60
+    while len(queues) < 950:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_who_goes_in_the_middle_of_what_it_sent_is_let_go(broker, channel, caplog):
+    session = next(iter(broker.running.amqp.sessions))
+    blob = b"".join(wire.queue_declare(1, f"q{number}") for number in range(250))
+
+    def receive_and_lose() -> None:
+        session.receive(blob)
+        session.line.connection_lost(None)
+
+    broker.call(receive_and_lose)
+    with RawClient(*broker.amqp_address) as other:
+        other.handshake("/").channel().declare("alive")
+    assert len(broker.running.broker.vhosts["/"].queues) == METHODS_AT_ONCE + 1
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+    channel.client.drop()
 
 
 def test_answers_to_gets_wait_for_a_client_that_does_not_read(broker, channel):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp_server.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, commands, encode_ack
-from amqp_server.wire import BadProtocolHeader, ConnectionState, Wire
+from amqp_server.wire import METHODS_AT_ONCE, BadProtocolHeader, ConnectionState, Wire
 from leveret.model.errors import BrokerError, ProtocolError, ReplyCode
 from tests.unit.amqp.recorder import Recorder, method_frame, open_wire, publish_frames
 
@@ -122,6 +122,40 @@ def test_what_goes_the_same_way_comes_in_one_run():
     sink.runs.clear()
     wire.receive(CASES["acks in a run"] + CASES["acks of two channels"])
     assert sink.runs == [3, 1, 4, 1]
+
+
+def test_methods_are_handed_over_in_portions():
+    wire, sink = open_wire()
+    qos = [method_frame(1, commands.Basic.Qos(prefetch_count=n)) for n in range(250)]
+    ack, again = encode_ack(1, 7, False), publish_frames(1, "x", "known", body=b"b")
+    wire.receive(again)
+    wire.receive(b"".join(one + ack + again for one in qos) + again[:-1])
+    handed = [1 + 3 * METHODS_AT_ONCE]
+    while wire.has_more:
+        assert len(sink.calls) == handed[-1] and wire.kept == 0
+        wire.receive(b"")
+        handed.append(min(handed[-1] + 3 * METHODS_AT_ONCE, 751))
+    assert handed == [301, 601, 751] and len(sink.calls) == 751
+    assert [call[3]["prefetch_count"] for call in sink.calls if call[0] == "method"] == [
+        *range(250)
+    ]
+    assert 0 < wire.buffered < wire.kept < len(again)
+
+
+def test_publishes_to_new_addresses_are_handed_over_in_portions():
+    wire, sink = open_wire()
+    wire.receive(b"".join(publish_frames(1, "x", str(number)) for number in range(150)))
+    assert (len(sink.calls), wire.has_more) == (METHODS_AT_ONCE, True)
+    wire.receive(publish_frames(1, "x", "last"))
+    assert (len(sink.calls), wire.has_more, wire.kept) == (151, False, 0)
+
+
+def test_what_is_ignored_is_passed_over_at_once():
+    wire, sink = open_wire()
+    wire.state = ConnectionState.CLOSING
+    qos, close = commands.Basic.Qos(prefetch_count=1), commands.Connection.CloseOk()
+    wire.receive(method_frame(1, qos) * 1000 + method_frame(0, close))
+    assert [call[2] for call in sink.calls] == ["Connection.CloseOk"] and not wire.has_more
 
 
 def test_a_message_that_is_too_large_ends_the_run_before_it():
