@@ -55,6 +55,7 @@ def same_value(left: Any, right: Any) -> bool:
 
 class HeadersMatcher:
     depends_on_key_alone = False
+    ignores_key = True
 
     def __init__(self) -> None:
         self._rules: dict[Binding, _Rule] = {}

@@ -14,10 +14,11 @@ class Matcher(Protocol):
     """Who is interested in a message.
 
     `depends_on_key_alone` promises that equal routing keys give equal answers until the bindings
-    change, so that the answer may be kept.
+    change, so that the answer may be kept. `ignores_key`: all keys of a message give the same one.
     """
 
     depends_on_key_alone: bool
+    ignores_key: bool
 
     def add(self, binding: Binding) -> None: ...
 
@@ -32,6 +33,7 @@ class DirectMatcher:
     """Exact key."""
 
     depends_on_key_alone = True
+    ignores_key = False
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[Binding, None]] = {}
@@ -56,6 +58,7 @@ class FanoutMatcher:
     """Everybody."""
 
     depends_on_key_alone = True
+    ignores_key = True
 
     def __init__(self) -> None:
         self._bindings: dict[Binding, None] = {}

@@ -21,6 +21,7 @@ PARTITION_HEADER = "x-partition"
 
 class PartitionMatcher:
     depends_on_key_alone = False
+    ignores_key = False
 
     def __init__(self) -> None:
         self._bindings: list[Binding] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -27,16 +28,16 @@ class _OneOfThem:
     """Bindings in a fixed order; `explain` names the chosen one."""
 
     depends_on_key_alone = True
+    ignores_key = False
 
     def __init__(self) -> None:
         self._bindings: list[Binding] = []
 
     def add(self, binding: Binding) -> None:
-        self._bindings.append(binding)
-        self._bindings.sort(key=_identity)
+        insort(self._bindings, binding, key=_identity)
 
     def remove(self, binding: Binding) -> None:
-        self._bindings.remove(binding)
+        del self._bindings[bisect_left(self._bindings, _identity(binding), key=_identity)]
 
     def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
         return [binding.destination for binding in self.explain(routing_key, headers)]
@@ -57,6 +58,7 @@ class ConsistentHashMatcher(_OneOfThem):
                 f"unsupported property: {self._property}; supported are {', '.join(_PROPERTIES)}"
             )
         self.depends_on_key_alone = self._header is None and self._property is None
+        self.ignores_key = not self.depends_on_key_alone
         self._weights: dict[Binding, tuple[int, bytes]] = {}
 
     def add(self, binding: Binding) -> None:

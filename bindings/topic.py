@@ -31,6 +31,7 @@ def split_words(key: str) -> list[str]:
 
 class TopicMatcher:
     depends_on_key_alone = True
+    ignores_key = False
 
     def __init__(self) -> None:
         self._root = _Node()

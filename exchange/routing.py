@@ -45,7 +45,7 @@ def route(
             stations.append(exchange)
             continue
         interested = False
-        for key in keys:
+        for key in keys[:1] if exchange.matcher.ignores_key else keys:
             for destination in exchange.matcher.match(key, headers):
                 interested = True
                 if destination.kind is DestinationKind.QUEUE:

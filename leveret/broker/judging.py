@@ -12,6 +12,8 @@ from leveret.model.properties import Scan, edit_headers
 from leveret.model.tables import Table
 
 LONGEST_TTL_MS = 315_360_000_000
+MOST_COPIES = 1_000
+"""Each key is matched at every exchange on the way."""
 _BLIND = frozenset({"BCC"})
 
 
@@ -36,6 +38,8 @@ def copy_keys(headers: Table) -> list[str]:
         if not isinstance(found, list):
             raise PreconditionFailed(f"invalid {name} header: not an array")
         keys += [key for key in found if isinstance(key, str)]
+    if len(keys) > MOST_COPIES:
+        raise PreconditionFailed(f"CC and BCC have {len(keys)} keys, more than {MOST_COPIES}")
     return keys
 
 
