@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from leveret.broker import Broker
+from leveret.broker.access.patterns import asked, pattern
 from queues import QueueSpec
 from tests.http.conftest import Served
 
@@ -95,6 +96,25 @@ def test_regex_filters(api: httpx.Client) -> None:
     answer = api.get("/api/queues", params={"name": "(", "use_regex": "true"})
     assert answer.status_code == 400
     assert "pattern" in answer.json()["reason"]
+
+
+def test_groups_of_a_pattern_are_not_captured() -> None:
+    """A thousand of them took 0.8 s for each name, and nobody asks what they matched."""
+    assert asked("(a)(b)").groups == pattern("(a)(b)").groups == 0
+
+
+def test_pattern_that_takes_long_is_refused(
+    api: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("http_admin.listing.FILTER_SECONDS", -1)  # all take long
+    answer = api.get("/api/queues", params={"name": "^orders", "use_regex": "true"})
+    assert (answer.status_code, "too long" in answer.json()["reason"]) == (400, True)
+
+
+def test_order_by_what_lies_very_deep_is_refused(api: httpx.Client) -> None:
+    answer = api.get("/api/queues", params={"sort": ".".join(["name"] * 5000)})
+    assert answer.status_code == 400
+    assert "8 names deep" in answer.json()["reason"]
 
 
 def test_keda_regex_form_is_a_page_although_it_says_no_pagination(api: httpx.Client) -> None:

@@ -1,4 +1,7 @@
-"""Patterns that come from outside. RE2: linear in their input, whatever the pattern."""
+"""Patterns that come from outside. RE2: linear in their input, whatever the pattern.
+
+Groups are not captured, which nobody asks for: a thousand of them made one name take 0.8 s.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from leveret.model.errors import PreconditionFailed
 
 _QUIET = re2.Options()
 _QUIET.log_errors = False  # whoever gave a bad pattern is told; the broker's log need not be
+_QUIET.never_capture = True
 _SMALL = re2.Options()
 _SMALL.log_errors = False
-_SMALL.max_mem = 1 << 20
+_SMALL.never_capture = True
+_SMALL.max_mem = 1 << 16
 
 
 @lru_cache(maxsize=4096)
