@@ -102,7 +102,7 @@ def _answer_get(channel: Channel, queue: HeldQueue, no_ack: bool) -> None:
     if session.is_choked:  # a request takes few octets, its answer may take many
         channel.inbox = deque() if channel.inbox is None else channel.inbox
         again = partial(channel.go_on, lambda: _answer_get(channel, queue, no_ack))
-        session.when_writable.append(again)
+        session.putting_off.until_read.append(again)
         return
     entry = queue.take(channel.origin() if queue.spec.durable else 0, no_ack)
     if entry is not None:

@@ -1,4 +1,4 @@
-"""What waits behind held channels: how much of it there is, and no more is read than so much.
+"""What waits behind held channels, or for a peer that does not read: no more is read than so much.
 
 A channel is held for as long as a disk takes, which is for ever while it is full; what comes in
 meanwhile waits in the channel's inbox. One per connection; event-loop thread only.
@@ -21,10 +21,14 @@ TABLE_FACTOR = 16
 
 
 class PuttingOff:
+    __slots__ = ("_listening", "octets", "until_read")
+
     def __init__(self, listening: Listening) -> None:
         self._listening = listening
         self.octets = 0
         """Roughly."""
+        self.until_read: list[Callable[[], None]] = []
+        """What is to be done when the peer has read our answers."""
 
     def add(self, channel: Channel, octets: int, call: Callable[[], None]) -> None:
         """Call it when the channel is held no longer."""

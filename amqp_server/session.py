@@ -78,7 +78,6 @@ class Session:
         self.out: list[bytes] = []
         self.out_size = 0
         self.writable = True
-        self.when_writable: list[Callable[[], None]] = []
         self.publishes = False
         self.received = self.sent = 0
         self.last_received = self.last_sent = self.connected = broker.clock.monotonic()
@@ -188,7 +187,7 @@ class Session:
     def resume(self) -> None:
         self.writable = True
         self.listening.go_on(Deaf.ANSWERS_UNREAD)
-        waiting, self.when_writable = self.when_writable, []
+        waiting, self.putting_off.until_read = self.putting_off.until_read, []
         for call in waiting:
             call()
         for channel in self.channels.values():

@@ -176,3 +176,11 @@ def test_what_comes_after_the_last_heartbeat_is_not_heard(broker, channel, caplo
     broker.call(die)
     channel.client.expect_end()
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+def test_connections_share_the_names_of_their_attributes(broker, channel):
+    """CPython gives each object a table of its own, 1.3 KB more, when there are 30 of them."""
+    session = session_of(broker)
+    for one in (session, session.wire, session.channels[1]):
+        assert len(vars(one)) < 30
+    assert channel.number == 1
