@@ -359,11 +359,10 @@ class Channel:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
         if not multiple:
             return {tag: unacked.pop(tag)}
-        chosen = {}
-        for number in range(self.settled_to + 1, tag + 1):  # each is looked at once, in all
-            held = unacked.pop(number, None)
-            if held is not None:
-                chosen[number] = held
+        numbers: Iterable[int] = range(self.settled_to + 1, tag + 1)
+        if tag - self.settled_to > len(unacked):  # most have been settled one by one
+            numbers = sorted(number for number in unacked if number <= tag)
+        chosen = {number: unacked.pop(number) for number in numbers if number in unacked}
         self.settled_to = tag
         return chosen
 

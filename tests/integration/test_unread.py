@@ -125,6 +125,19 @@ def test_multiple_acks_take_what_is_there_and_no_more(channel):
     assert [int(body) for body in channel.drain("work")] == [7, 9, 10, 11]
 
 
+def test_multiple_ack_passes_over_what_was_settled_one_by_one(broker, channel):
+    session = next(iter(broker.running.amqp.sessions))
+    broker.call(lambda: setattr(session.channels[1], "last_tag", 10**15))  # after some years
+    channel.declare("work")
+    channel.fill("work", ["a", "b", "c"])
+    for _ in range(3):
+        channel.get_one("work", no_ack=False)
+    channel.ack(10**15 + 2, multiple=True)
+    channel.nack(0, multiple=True)
+    channel.wait_ready("work", 1)
+    assert [int(body, 36) - 10 for body in channel.drain("work")] == [2]
+
+
 def test_recent_history_is_bounded_by_size(broker, channel):
     arguments = {"x-recent-history-length": 1000}
     channel.exchange("recent", "x-recent-history", arguments=arguments)
