@@ -14,7 +14,7 @@ from amqp_server.pulse import Pulse
 from amqp_server.session import Session
 from amqp_server.tidying import Tidier
 from leveret.broker import Broker
-from leveret.broker.access.strangers import Strangers
+from leveret.broker.access.strangers import Stranger, Strangers
 
 if TYPE_CHECKING:
     from leveret.broker.access.handshakes import Context, Handshakes
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _watch(raw)
-        if not self._server.admit(self.peer[0]):
+        if not self._server.admit(self.peer[0], self):
             self._transport.abort()
             return
         self._is_stranger = True
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
     def let_in(self) -> None:
         if self._is_stranger:
             self._is_stranger = False
-            self._server.strangers.go(self.peer[0])
+            self._server.strangers.go(self.peer[0], self)
 
     def unread(self) -> int:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
@@ -119,9 +119,9 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def end_in(self, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, self._abort)
+        asyncio.get_running_loop().call_later(seconds, self.drop)
 
-    def _abort(self) -> None:
+    def drop(self) -> None:
         if self._transport is not None and not self._lost:
             self._transport.abort()
 
@@ -168,12 +168,13 @@ class AmqpServer:
         self._beats = 0
         self._all_gone: asyncio.Event | None = None
 
-    def admit(self, host: str) -> bool:
+    def admit(self, host: str, stranger: Stranger) -> bool:
         """May one more connect? It is a stranger until it has logged in."""
         most = self.broker.settings.connection_max
         shaking = sum(len(one) for one in self.handshakes)
         is_full = most and len(self.sessions) + shaking >= most
-        return self.strangers.admit(host, f"connection_max {most} is reached" if is_full else None)
+        no_room = f"connection_max {most} is reached" if is_full else None
+        return self.strangers.admit(host, stranger, no_room)
 
     def forget(self, session: Session) -> None:
         self.sessions.pop(session, None)

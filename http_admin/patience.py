@@ -4,8 +4,8 @@ A request must have arrived whole within `seconds` of the connection or of its f
 that trickle in, and bodies that never end, cost a socket for that long and no longer. A head or a
 trailer of more than `LARGEST_HEAD` octets is refused. Of a body no more is taken than came with the
 head until somebody asks for it: first it is found out who sends it. Beyond `most` connections, and
-beyond the limits on strangers, the newest is cut off; a connection is a stranger's until a request
-on it has come from somebody we know. Who does not read the answer is cut off as well. How long an
+beyond the limits on strangers, one is cut off; a connection is a stranger's until a request on it
+has come from somebody we know. Who does not read the answer is cut off as well. How long an
 answer takes to be made is not timed here.
 """
 
@@ -19,7 +19,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from http_admin.auth import LET_IN
-from leveret.broker.access.strangers import Strangers
+from leveret.broker.access.strangers import Stranger, Strangers
 from leveret.config import Settings
 
 log = logging.getLogger("leveret.http")
@@ -38,11 +38,11 @@ class PatientProtocol(HttpToolsProtocol):
     strangers: Strangers
 
     @classmethod
-    def admit(cls, host: str, connections: int) -> bool:
+    def admit(cls, host: str, stranger: Stranger, connections: int) -> bool:
         """May one more connect, beside so many?"""
         is_full = connections >= cls.most
-        why = f"http_connection_max {cls.most} is reached" if is_full else None
-        return cls.strangers.admit(host, why)
+        no_room = f"http_connection_max {cls.most} is reached" if is_full else None
+        return cls.strangers.admit(host, stranger, no_room)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -55,11 +55,14 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         self._host = self.client[0] if self.client else ""
-        self._is_stranger = self.admit(self._host, len(self.connections) - 1)
+        self._is_stranger = self.admit(self._host, self, len(self.connections) - 1)
         if self._is_stranger:
             self._wait()
         else:
-            self.transport.abort()
+            self.drop()
+
+    def drop(self) -> None:
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_longer()
@@ -72,7 +75,7 @@ class PatientProtocol(HttpToolsProtocol):
     def _let_in(self) -> None:
         if self._is_stranger:
             self._is_stranger = False
-            self.strangers.go(self._host)
+            self.strangers.go(self._host, self)
 
     # What has come -----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from http_admin.patience import patient
 from http_admin.surroundings import HistorySource, Listener, Surroundings
 from leveret.broker import Broker
 from leveret.broker.access.handshakes import Context, Handshakes
-from leveret.broker.access.strangers import Strangers
+from leveret.broker.access.strangers import Stranger, Strangers
 
 log = logging.getLogger("leveret.http")
 # Longer than clients keep an idle connection (httpx: 5 s), so that they are the ones to close it:
@@ -50,10 +50,11 @@ class _Quiet(uvicorn.Server):
             self._handshakes.append(shaking)
         self.ready.set()
 
-    def _admit(self, host: str) -> bool:
+    def _admit(self, host: str, stranger: Stranger) -> bool:
         protocol: Any = self.config.http_protocol_class
         shaking = sum(len(one) for one in self._handshakes)
-        is_admitted: bool = protocol.admit(host, len(self.server_state.connections) + shaking)
+        connections = len(self.server_state.connections) + shaking
+        is_admitted: bool = protocol.admit(host, stranger, connections)
         return is_admitted
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

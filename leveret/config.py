@@ -179,7 +179,8 @@ class Settings:
     unauthenticated_max: int = _key(
         1_000,
         kinds.whole(1, 1_000_000),
-        "Most connections that have not logged in yet, of AMQP and of HTTP each; more are cut off.",
+        "Most connections that have not logged in yet, of AMQP and of HTTP each; of more, those of "
+        "the address with most of them are cut off.",
     )
     unauthenticated_max_per_address: int = _key(
         256, kinds.whole(1, 1_000_000), "The same limit for one address (IPv6: one /64 network)."

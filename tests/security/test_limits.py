@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,8 +11,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 import leveret
-from leveret.broker.access.strangers import Strangers
-from leveret.config import Settings
+from leveret.broker.access.strangers import Stranger
 from leveret.model.clock import ManualClock
 
 HEADER = b"AMQP\x00\x00\x09\x01"
@@ -42,20 +40,6 @@ async def _until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
-
-
-def test_strangers_are_counted_by_address_and_in_all() -> None:
-    settings = Settings(unauthenticated_max=3, unauthenticated_max_per_address=2)
-    some = Strangers(settings, time.monotonic, logging.getLogger("leveret.test"))
-    assert some.admit("10.0.0.1") and some.admit("::ffff:10.0.0.1")
-    assert "from 10.0.0.1" in str(some.maybe_refuse("10.0.0.1"))
-    assert not some.admit("10.0.0.1")
-    assert some.maybe_refuse("10.0.0.2") is None
-    assert not some.admit("10.0.0.2", "full") and some.admit("10.0.0.2")
-    assert "3 connections" in str(some.maybe_refuse("10.0.0.3"))
-    some.go("10.0.0.1")
-    assert some.maybe_refuse("10.0.0.1") is None
-    assert len(some) == 2
 
 
 async def test_strangers_beyond_the_limit_are_cut_off_and_users_are_not() -> None:
@@ -220,9 +204,9 @@ async def test_who_does_not_read_the_answer_is_cut_off(monkeypatch: pytest.Monke
         admitted: list[str] = []
         admit = strangers.admit
 
-        def noted(host: str, why: str | None = None) -> bool:
+        def noted(host: str, stranger: Stranger, no_room: str | None = None) -> bool:
             admitted.append(host)
-            return admit(host, why)
+            return admit(host, stranger, no_room)
 
         monkeypatch.setattr(strangers, "admit", noted)
         loop = asyncio.get_running_loop()

@@ -254,6 +254,26 @@ def _is_refused(address: tuple[str, int]) -> None:
         assert refused.recv(1) == b""
 
 
+def test_crowd_that_does_not_finish_its_handshakes_keeps_nobody_else_out(
+    authority: Authority,
+) -> None:
+    with _broker(**authority.settings, unauthenticated_max=4) as running:
+        address, strangers = _address(running), running.amqp.strangers
+        crowd: list[socket.socket] = []
+        while len(crowd) < 4:
+            crowd.append(socket.create_connection(address, PATIENCE))
+            _until(lambda: len(strangers) == len(crowd))
+        raw = socket.create_connection(address, PATIENCE, source_address=("127.0.0.77", 0))
+        with raw, authority.client().wrap_socket(raw, server_hostname="localhost") as other:
+            other.sendall(b"AMQP\x00\x00\x09\x01")
+            assert other.recv(1)
+            with contextlib.suppress(ConnectionError):
+                assert crowd[0].recv(1) == b""  # it has waited longest
+        for one in crowd:
+            one.close()
+        _until(lambda: not len(strangers) and not sum(map(len, running.amqp.handshakes)))
+
+
 def test_connection_is_counted_once_after_its_handshake(authority: Authority) -> None:
     settings = {**authority.settings, "connection_max": 1, "unauthenticated_max": 1}
     with _broker(**settings) as running:

@@ -16,9 +16,9 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from leveret.broker.access.strangers import Strangers
+from leveret.broker.access.strangers import Stranger, Strangers
 
 SECONDS = 5.0
 BACKLOG = 1024
@@ -33,7 +33,7 @@ class Handshakes:
         self,
         context: Context,
         make: Callable[[], asyncio.Protocol],
-        admit: Callable[[str], bool],
+        admit: Callable[[str, Stranger], bool],
         strangers: Strangers,
         log: logging.Logger,
     ) -> None:
@@ -45,7 +45,7 @@ class Handshakes:
         self._log = log
         self._failed = 0
         self._told_at = float("-inf")
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: set[_Handshake] = set()
         self._listening: dict[socket.socket, asyncio.TimerHandle | None] = {}
 
     def __repr__(self) -> str:
@@ -103,34 +103,36 @@ class Handshakes:
     # Shaking hands -----------------------------------------------------------------------------
 
     def _begin(self, accepted: socket.socket, host: str) -> None:
-        if not self._admit(host):
+        one = _Handshake()
+        if not self._admit(host, one):
             accepted.close()
             return
-        task = asyncio.get_running_loop().create_task(self._shake(accepted, host))
-        self._under_way.add(task)
-        task.add_done_callback(self._ended)
+        self._under_way.add(one)
+        one.task = asyncio.get_running_loop().create_task(self._shake(accepted, host, one))
+        one.task.add_done_callback(partial(self._ended, accepted, host, one))
 
-    async def _shake(self, accepted: socket.socket, host: str) -> None:
-        task = cast("asyncio.Task[None]", asyncio.current_task())
-        counted = _Once(partial(self._uncount, host, task))
+    async def _shake(self, accepted: socket.socket, host: str, one: _Handshake) -> None:
+        uncount = partial(self._uncount, host, one)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Arrival(self._make, counted),
+                lambda: _Arrival(self._make, uncount),
                 accepted,
                 ssl=self._context(),
                 ssl_handshake_timeout=SECONDS,
             )
         except (OSError, TimeoutError) as error:
             self._tell(host, error)
-        finally:
-            if counted():
-                accepted.close()  # nobody has taken it over
 
-    def _uncount(self, host: str, task: asyncio.Task[None]) -> None:
-        self._strangers.go(host)
-        self._under_way.discard(task)
+    def _uncount(self, host: str, one: _Handshake) -> None:
+        self._strangers.go(host, one)
+        self._under_way.discard(one)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(
+        self, accepted: socket.socket, host: str, one: _Handshake, task: asyncio.Task[None]
+    ) -> None:
+        if one in self._under_way:
+            self._uncount(host, one)
+            accepted.close()  # nobody has taken it over
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("a TLS connection could not be taken over", exc_info=error)
 
@@ -155,33 +157,28 @@ class Handshakes:
             asyncio.get_running_loop().remove_reader(listening)
             listening.close()
         self._listening.clear()
-        for task in list(self._under_way):
-            task.cancel()
+        for one in list(self._under_way):
+            one.drop()
 
 
-class _Once:
-    """Calls something the first time; says whether this was it."""
+class _Handshake:
+    """One that is under way."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
+    task: asyncio.Task[None]
 
-    def __call__(self) -> bool:
-        call, self._call = self._call, None
-        if call is None:
-            return False
-        call()
-        return True
+    def drop(self) -> None:
+        self.task.cancel()
 
 
 class _Arrival(asyncio.Protocol):
     """Stands in for the front's protocol until there is a connection to count."""
 
-    def __init__(self, make: Callable[[], asyncio.Protocol], counted: _Once) -> None:
+    def __init__(self, make: Callable[[], asyncio.Protocol], uncount: Callable[[], None]) -> None:
         self._make = make
-        self._counted = counted
+        self._uncount = uncount
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._counted()
+        self._uncount()
         protocol = self._make()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)

@@ -1,19 +1,27 @@
 """Connections that have not logged in: how many there may be, in all and from one address.
 
-A stranger costs a socket and some memory and has proved nothing. Whoever comes when there are too
-many is cut off at once; log lines about it are at most one a second. AMQP and HTTP count their own:
-strangers to one keep nobody from the other. Counted from the moment a connection is accepted, so
-that a TLS handshake under way counts.
+A stranger costs a socket and some memory and has proved nothing. When there are as many as there
+may be, whoever comes from an address with fewer takes the place of the one that has waited longest
+at the address with most; anyone else is cut off at once. So a crowd from a few addresses keeps
+nobody out but its neighbours. Log lines about it are at most one a second.
+
+AMQP and HTTP count their own: strangers to one keep nobody from the other. Counted from the moment
+a connection is accepted, so that a TLS handshake under way counts. Runs on the loop.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
+from typing import Protocol
 
 from leveret.broker.access.throttle import source_of
 from leveret.config import Settings
+
+
+class Stranger(Protocol):
+    def drop(self) -> None:
+        """Cut it off: another needs the place."""
 
 
 class Strangers:
@@ -23,36 +31,40 @@ class Strangers:
         self._now = now
         self._log = log
         self._told_at = float("-inf")
-        self._by_source: Counter[str] = Counter()
-        self._all = 0
+        self._places = _Places()
         self.turned_away = 0
 
     def __repr__(self) -> str:
-        return f"<Strangers {self._all} from {len(self._by_source)} turned_away={self.turned_away}>"
+        return f"<Strangers {len(self)} turned_away={self.turned_away}>"
 
     def __len__(self) -> int:
-        return self._all
+        return self._places.taken
 
-    def admit(self, host: str, why: str | None = None) -> bool:
-        """One more has come from here; False if it must go: too many, or for another reason."""
-        why = why or self.maybe_refuse(host)
-        if why is not None:
-            self._turn_away(host, why)
-            return False
-        self._by_source[source_of(host)] += 1
-        self._all += 1
+    def admit(self, host: str, stranger: Stranger, no_room: str | None = None) -> bool:
+        """One more has come from here; False if it must go. `no_room`: what else is full."""
+        source = source_of(host)
+        count = self._places.count(source)
+        if count >= self._most_from_one:
+            why = f"{count} connections from {source} have not logged in yet"
+            return self._turn_away(host, why)
+        if no_room is None and len(self) >= self._most:
+            no_room = f"{len(self)} connections have not logged in yet"
+        if no_room is not None and not self._make_room(source, no_room):
+            return self._turn_away(host, no_room)
+        self._places.take(source, stranger)
         return True
 
-    def maybe_refuse(self, host: str) -> str | None:
-        """Why one more from here is too many; None when it is not."""
-        if self._all >= self._most:
-            return f"{self._all} connections have not logged in yet"
-        source = source_of(host)
-        if self._by_source[source] >= self._most_from_one:
-            return f"{self._most_from_one} connections from {source} have not logged in yet"
-        return None
+    def _make_room(self, source: str, why: str) -> bool:
+        """At the cost of the address with most, unless the newcomer's would have as many."""
+        if self._places.count(source) + 1 >= self._places.most:
+            return False
+        crowded, longest = self._places.longest_of_most()
+        self._places.leave(crowded, longest)
+        self._turn_away(crowded, why)
+        longest.drop()
+        return True
 
-    def _turn_away(self, host: str, why: str) -> None:
+    def _turn_away(self, host: str, why: str) -> bool:
         self.turned_away += 1
         now = self._now()
         if now - self._told_at >= 1:
@@ -62,11 +74,54 @@ class Strangers:
             self._log.warning(
                 "connection from %s refused: %s (%d so far)", *said, extra={"facts": facts}
             )
+        return False
 
-    def go(self, host: str) -> None:
-        """It has logged in, or gone away."""
-        source = source_of(host)
-        self._by_source[source] -= 1
-        if self._by_source[source] <= 0:
+    def go(self, host: str, stranger: Stranger) -> None:
+        """It has logged in, or gone away; one that lost its place has none to give back."""
+        self._places.leave(source_of(host), stranger)
+
+
+class _Places:
+    """Who is here, by source, longest first; sources by how many each has, so none is looked for.
+
+    Counts change by one, so the greatest of them is found without a look at the others.
+    """
+
+    def __init__(self) -> None:
+        self._by_source: dict[str, dict[Stranger, None]] = {}
+        self._with: dict[int, dict[str, None]] = {}
+        self.taken = 0
+        self.most = 0
+
+    def count(self, source: str) -> int:
+        return len(self._by_source.get(source, ()))
+
+    def longest_of_most(self) -> tuple[str, Stranger]:
+        source = next(iter(self._with[self.most]))
+        return source, next(iter(self._by_source[source]))
+
+    def take(self, source: str, stranger: Stranger) -> None:
+        here = self._by_source.setdefault(source, {})
+        here[stranger] = None
+        self.taken += 1
+        self._recount(source, len(here) - 1, len(here))
+
+    def leave(self, source: str, stranger: Stranger) -> None:
+        here = self._by_source.get(source, {})
+        if stranger not in here:
+            return
+        del here[stranger]
+        self.taken -= 1
+        self._recount(source, len(here) + 1, len(here))
+        if not here:
             del self._by_source[source]
-        self._all -= 1
+
+    def _recount(self, source: str, before: int, after: int) -> None:
+        if before:
+            del self._with[before][source]
+            if not self._with[before]:
+                del self._with[before]
+        if after:
+            self._with.setdefault(after, {})[source] = None
+        if after > self.most or self.most not in self._with:
+            self.most = after
