@@ -43,6 +43,7 @@ class Connection(asyncio.Protocol):
         self._session: Session | None = None
         self._lost = False
         self._is_stranger = False
+        self._ending: asyncio.TimerHandle | None = None
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.secured: Secured | None = None
@@ -92,6 +93,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._end_at(None)  # a timer would keep what has gone until it is due
         self.let_in()
         if self._session is not None:
             self._session.writable = False
@@ -119,7 +121,15 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def end_in(self, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, self.drop)
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        if not self._lost and (self._ending is None or due < self._ending.when()):
+            self._end_at(loop.call_at(due, self.drop))
+
+    def _end_at(self, ending: asyncio.TimerHandle | None) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = ending
 
     def drop(self) -> None:
         if self._transport is not None and not self._lost:

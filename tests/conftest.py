@@ -10,7 +10,9 @@ folder is therefore refused. (xdist's own groups do nothing with pytest 9.2: pyt
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,6 +30,15 @@ settings.register_profile(
 settings.load_profile("leveret")
 
 SINGLE_PROCESS = {"spark": "tests/spark/", "browser": "tests/browser/"}
+
+
+@pytest.fixture
+def nobody_collects() -> Iterator[None]:
+    """What is freed is freed because nobody holds it, and not because circles were looked for."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def group_of(nodeid: str) -> str:

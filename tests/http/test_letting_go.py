@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.http.conftest import Served
-
-
-@pytest.fixture
-def nobody_collects() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def _connections(broker: Served) -> set[Any]:

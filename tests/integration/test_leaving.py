@@ -26,15 +26,6 @@ def broker() -> Iterator[ThreadedBroker]:
 
 
 @pytest.fixture
-def nobody_collects() -> Iterator[None]:
-    """What is freed is freed because nobody holds it, and not because circles were looked for."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.fixture
 def channel(broker: ThreadedBroker) -> Iterator[RawChannel]:
     with RawClient(*broker.amqp_address) as client:
         yield client.handshake("/").channel()
@@ -124,6 +115,20 @@ def test_a_queue_that_is_deleted_under_its_only_consumer_makes_no_circle(
     channel.consume(queue, exclusive=True)
     channel.call(Queue.Delete(queue=queue))
     wait_until_freed(broker, [left])
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_a_connection_that_was_refused_is_not_kept_for_the_time_it_had_to_go(broker, monkeypatch):
+    for name in ("CLOSE_GRACE_SECONDS", "DEAF_GRACE_SECONDS"):
+        monkeypatch.setattr(f"amqp_server.session.{name}", 3_600)
+    with RawClient(*broker.amqp_address) as client:
+        client.handshake("/")
+        session = session_of(broker)
+        left = [weakref.ref(session), weakref.ref(session.line)]
+        del session
+        client.send_bytes(wire.frame(wire.METHOD, 0, b""))
+        client.expect(Connection.Close)
+    wait_until_freed(broker, left)
 
 
 def test_who_leaves_while_a_channel_waits_is_let_go_when_it_is_closed(broker, channel):
