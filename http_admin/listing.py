@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
+import orjson
 from fastapi import Depends, Query
 
+from http_admin.answers import dump_json
 from http_admin.errors import ApiError, bad_request
 from leveret.broker.access.patterns import asked
 
@@ -70,7 +72,7 @@ def _around(column: str) -> Iterator[str]:
 List = Annotated[Wanted, Depends(wanted)]
 
 
-def listed(
+async def listed(
     objects: Iterable[T],
     ask: Wanted,
     row: Callable[[T], Row],
@@ -79,30 +81,36 @@ def listed(
 ) -> Any:
     """The answer to a list request: an array, or a page with its counts.
 
-    `quick` reads columns straight from an object: sorting by one of them needs no rows.
+    `quick` reads columns straight from an object: sorting by one of them needs no rows. Other work
+    is let in while the rows are made and written.
     """
     choice = _choose(objects, ask, name_of, quick or {})
-    if choice.by_row:
-        return _answer(choice, ask, [row(one) for one in choice.kept])
-    return _answer(choice, ask, [row(one) for one in choice.page(ask)])
+    if not choice.by_row:
+        return _answer(choice, ask, await written(choice.page(ask), row, ask.columns))
+    rows: list[Row] = []
+    for some in _slices(choice.kept):
+        rows += map(row, some)
+        await asyncio.sleep(0)
+    rows.sort(key=lambda made: _order(_dig(made, ask.sort.split("."))), reverse=ask.sort_reverse)
+    return _answer(choice, ask, await written(_page(rows, ask), lambda made: made, ask.columns))
 
 
-async def listed_softly(
-    objects: Iterable[T],
-    ask: Wanted,
-    row: Callable[[T], Row],
-    name_of: Callable[[T], str],
-    quick: Mapping[str, Callable[[T], Any]] | None = None,
-) -> Any:
-    """The same for lists of thousands: other work is let in while the rows are made."""
-    choice = _choose(objects, ask, name_of, quick or {})
-    wanted_rows = choice.kept if choice.by_row else choice.page(ask)
-    rows = []
-    for start in range(0, len(wanted_rows), SLICE):
-        rows += [row(one) for one in wanted_rows[start : start + SLICE]]
-        if len(wanted_rows) > SLICE:
+async def written(
+    objects: Sequence[T], row: Callable[[T], Row], columns: tuple[str, ...] = ()
+) -> orjson.Fragment:
+    """An array of rows as JSON, some of them at a time: thousands take longer than a turn may."""
+    paths = [column.split(".") for column in columns]
+    pieces = []
+    for some in _slices(objects):
+        rows = map(row, some)
+        pieces.append(dump_json([_columns(made, paths) if paths else made for made in rows])[1:-1])
+        if len(objects) > SLICE:
             await asyncio.sleep(0)
-    return _answer(choice, ask, rows)
+    return orjson.Fragment(b"[" + b",".join(pieces) + b"]")
+
+
+def _slices(objects: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (objects[start : start + SLICE] for start in range(0, len(objects), SLICE))
 
 
 @dataclass(slots=True)
@@ -133,19 +141,15 @@ def _choose(
     return _Choice(kept, len(everything), by_row)
 
 
-def _answer(choice: _Choice[Any], ask: Wanted, rows: list[Row]) -> Any:
-    if choice.by_row:
-        rows.sort(key=lambda made: _order(_dig(made, ask.sort)), reverse=ask.sort_reverse)
-        rows = _page(rows, ask)
-    cut = [_columns(made, ask.columns) for made in rows] if ask.columns else rows
+def _answer(choice: _Choice[Any], ask: Wanted, rows: orjson.Fragment) -> Any:
     if ask.page is None:
-        return cut
+        return rows
     return {
-        "items": cut,
+        "items": rows,
         "page": ask.page,
         "page_count": _pages(len(choice.kept), ask),
         "page_size": ask.page_size,
-        "item_count": len(cut),
+        "item_count": len(choice.page(ask)),
         "filtered_count": len(choice.kept),
         "total_count": choice.total,
     }
@@ -186,10 +190,10 @@ def _page(rows: list[T], ask: Wanted) -> list[T]:
     return rows[start : start + ask.page_size]
 
 
-def _dig(row: Mapping[str, Any], path: str) -> Any:
+def _dig(row: Row, path: Sequence[str]) -> Any:
     value: Any = row
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
@@ -202,15 +206,14 @@ def _order(value: Any) -> tuple[int, Any]:
     return (2, str(value))
 
 
-def _columns(row: Row, columns: tuple[str, ...]) -> Row:
+def _columns(row: Row, paths: Iterable[Sequence[str]]) -> Row:
     cut: Row = {}
-    for column in columns:
-        value = _dig(row, column)
-        if value is None and "." not in column and column not in row:
+    for path in paths:
+        value = _dig(row, path)
+        if value is None and len(path) == 1 and path[0] not in row:
             continue
         place = cut
-        *parents, last = column.split(".")
-        for parent in parents:
+        for parent in path[:-1]:
             place = place.setdefault(parent, {})
-        place[last] = value
+        place[path[-1]] = value
     return cut

@@ -41,27 +41,29 @@ def _find(hub: Broker, user: User, name: str) -> ConnectionEntry:
 
 
 @router.get("/connections", tags=["connections"], response_model=shapes.Connections)
-def list_connections(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+async def list_connections(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Open client connections."""
-    return _list_connections(hub, _visible(hub, user), ask, samples)
+    return await _list_connections(hub, _visible(hub, user), ask, samples)
 
 
 @router.get(
     "/vhosts/{vhost:seg}/connections", tags=["connections"], response_model=shapes.Connections
 )
-def list_vhost_connections(
+async def list_vhost_connections(
     vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
 ) -> Any:
     """Open client connections of one vhost."""
     vhost_for(hub, user, vhost)
     here = [one for one in _visible(hub, user) if one.vhost.name == vhost]
-    return _list_connections(hub, here, ask, samples)
+    return await _list_connections(hub, here, ask, samples)
 
 
-def _list_connections(
+async def _list_connections(
     hub: Broker, found: list[ConnectionEntry], ask: Wanted, samples: SampleRange | None
 ) -> Any:
-    return listed(found, ask, lambda one: connection_row(hub, one, samples), lambda one: one.name)
+    return await listed(
+        found, ask, lambda one: connection_row(hub, one, samples), lambda one: one.name
+    )
 
 
 @router.get("/connections/{name:seg}", tags=["connections"], response_model=shapes.ConnectionRow)
@@ -90,12 +92,12 @@ def _require_administrator_for(owner: str, user: User) -> None:
     tags=["connections"],
     response_model=shapes.Connections,
 )
-def list_user_connections(
+async def list_user_connections(
     user_name: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
 ) -> Any:
     """Open connections of one user."""
     theirs = [one for one in _visible(hub, user) if one.user.name == user_name]
-    return _list_connections(hub, theirs, ask, samples)
+    return await _list_connections(hub, theirs, ask, samples)
 
 
 @router.delete("/connections/username/{user_name:seg}", tags=["connections"], status_code=204)
@@ -112,36 +114,38 @@ def close_user_connections(
 @router.get(
     "/connections/{name:seg}/channels", tags=["connections"], response_model=shapes.Channels
 )
-def connection_channels(name: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+async def connection_channels(
+    name: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
+) -> Any:
     """The channels of one connection."""
-    return _list_channels(hub, [_find(hub, user, name)], ask, samples)
+    return await _list_channels(hub, [_find(hub, user, name)], ask, samples)
 
 
 @router.get("/channels", tags=["channels"], response_model=shapes.Channels)
-def list_channels(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+async def list_channels(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Open channels."""
-    return _list_channels(hub, _visible(hub, user), ask, samples)
+    return await _list_channels(hub, _visible(hub, user), ask, samples)
 
 
 @router.get("/vhosts/{vhost:seg}/channels", tags=["channels"], response_model=shapes.Channels)
-def list_vhost_channels(
+async def list_vhost_channels(
     vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
 ) -> Any:
     """Open channels of one vhost."""
     vhost_for(hub, user, vhost)
     here = [one for one in _visible(hub, user) if one.vhost.name == vhost]
-    return _list_channels(hub, here, ask, samples)
+    return await _list_channels(hub, here, ask, samples)
 
 
-def _list_channels(
+async def _list_channels(
     hub: Broker, connections: list[ConnectionEntry], ask: Wanted, samples: SampleRange | None
 ) -> Any:
     """A channel's name is its connection's name and its number."""
-    found = [(one, number) for one in connections for number in one.channels]
-    return listed(
+    found = [(one, *channel) for one in connections for channel in one.channels.items()]
+    return await listed(
         found,
         ask,
-        lambda at: channel_row(hub, at[0].channels[at[1]], samples),
+        lambda at: channel_row(hub, at[2], samples),
         lambda at: f"{at[0].name} ({at[1]})",
     )
 
@@ -152,31 +156,34 @@ def get_channel(name: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row
     for one in _visible(hub, user):
         for number, channel in one.channels.items():
             if f"{one.name} ({number})" == name:
-                consumers = _consumers([one.vhost])
+                consumers = [consumer.describe() for consumer in _consumers([one.vhost])]
                 mine = [c for c in consumers if c["channel_details"]["name"] == name]
                 row = channel_row(hub, channel, samples)
                 return {**row, "consumer_details": mine, "publishes": [], "deliveries": []}
     raise not_found()
 
 
-def _consumers(vhosts: list[VirtualHost]) -> list[Row]:
+def _consumers(vhosts: list[VirtualHost]) -> list[Consumer]:
     return [
-        consumer.describe()
+        consumer
         for vhost in vhosts
         for queue in vhost.queues.values()
         for consumer in queue.consumers
     ]
 
 
+async def _list_consumers(vhosts: list[VirtualHost], ask: Wanted) -> Any:
+    found = _consumers(vhosts)
+    return await listed(found, ask, lambda one: one.describe(), lambda one: one.tag)
+
+
 @router.get("/consumers", tags=["consumers"], response_model=shapes.Consumers)
-def list_consumers(hub: Hub, user: CurrentUser, ask: List) -> Any:
+async def list_consumers(hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Consumers of every vhost the user may see."""
-    rows = _consumers(visible_vhosts(hub, user))
-    return listed(rows, ask, lambda row: row, lambda row: str(row["consumer_tag"]))
+    return await _list_consumers(visible_vhosts(hub, user), ask)
 
 
 @router.get("/consumers/{vhost:seg}", tags=["consumers"], response_model=shapes.Consumers)
-def list_vhost_consumers(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+async def list_vhost_consumers(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Consumers of one vhost."""
-    rows = _consumers([vhost_for(hub, user, vhost)])
-    return listed(rows, ask, lambda row: row, lambda row: str(row["consumer_tag"]))
+    return await _list_consumers([vhost_for(hub, user, vhost)], ask)

@@ -36,13 +36,17 @@ class _Gathered(Collector):
 async def _written(request: Request, families: Iterable[Metric]) -> Response:
     """Gathered here on the loop, family by family; written on another thread."""
     encode, kind = choose_encoder(request.headers.get("accept", ""))
+    body = await asyncio.to_thread(encode, _Gathered(await _gathered(families)))
+    return Response(body, media_type=kind)
+
+
+async def _gathered(families: Iterable[Metric]) -> list[Metric]:
     gathered = []
     for number, family in enumerate(families):
         gathered.append(family)
         if number % FAMILIES_AT_ONCE == 0:
             await asyncio.sleep(0)
-    body = await asyncio.to_thread(encode, _Gathered(gathered))
-    return Response(body, media_type=kind)
+    return gathered
 
 
 @router.get("/metrics", responses=_TEXT)
@@ -54,7 +58,7 @@ async def metrics(request: Request, hub: Hub, sums: Sums) -> Response:
 @router.get("/metrics/per-object", responses=_TEXT, dependencies=[require_tag("monitoring")])
 async def metrics_per_object(request: Request, hub: Hub, sums: Sums) -> Response:
     """A sample per queue, exchange and connection, and what is nobody's in particular."""
-    objects = list(gather_objects(hub))
+    objects = await _gathered(gather_objects(hub))
     named = {family.name for family in objects}
     others = [one for one in gather(hub, sums, "per-object") if one.name not in named]
     return await _written(request, chain(others, objects))

@@ -53,9 +53,9 @@ def _name_of(row: Row) -> str:
 @router.get(
     "/parameters", response_model=listing(ParameterRow), dependencies=[require_tag("policymaker")]
 )
-def list_parameters(hub: Hub, user: CurrentUser, ask: List) -> Any:
+async def list_parameters(hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Parameters of every vhost the user may see, operator policies and limits included."""
-    return listed(_seen(hub, user), ask, lambda row: row, _name_of)
+    return await listed(_seen(hub, user), ask, lambda row: row, _name_of)
 
 
 @router.get(
@@ -63,10 +63,10 @@ def list_parameters(hub: Hub, user: CurrentUser, ask: List) -> Any:
     response_model=listing(ParameterRow),
     dependencies=[require_tag("policymaker")],
 )
-def list_component(component: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+async def list_component(component: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Parameters of one component."""
     rows = [row for row in _seen(hub, user) if row["component"] == component]
-    return listed(rows, ask, lambda row: row, _name_of)
+    return await listed(rows, ask, lambda row: row, _name_of)
 
 
 @router.get(
@@ -74,7 +74,9 @@ def list_component(component: str, hub: Hub, user: CurrentUser, ask: List) -> An
     response_model=listing(ParameterRow),
     dependencies=[require_tag("policymaker")],
 )
-def list_vhost_component(component: str, vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+async def list_vhost_component(
+    component: str, vhost: str, hub: Hub, user: CurrentUser, ask: List
+) -> Any:
     """Parameters of one component in one vhost."""
     held = vhost_for(hub, user, vhost)
     rows = [
@@ -82,7 +84,7 @@ def list_vhost_component(component: str, vhost: str, hub: Hub, user: CurrentUser
         for row in parameter_rows(hub)
         if row["component"] == component and row["vhost"] == held.name
     ]
-    return listed(rows, ask, lambda row: row, _name_of)
+    return await listed(rows, ask, lambda row: row, _name_of)
 
 
 def _one(hub: Broker, user: User, component: str, vhost: str, name: str) -> Row | None:
@@ -176,9 +178,9 @@ async def delete_parameter(
 @router.get(
     "/global-parameters", response_model=listing(GlobalParameterRow), dependencies=[require_tag()]
 )
-def list_global_parameters(hub: Hub, ask: List) -> Any:
+async def list_global_parameters(hub: Hub, ask: List) -> Any:
     """Parameters of the whole broker."""
-    return listed(global_parameter_rows(hub), ask, lambda row: row, _name_of)
+    return await listed(global_parameter_rows(hub), ask, lambda row: row, _name_of)
 
 
 @router.get(

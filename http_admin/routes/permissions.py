@@ -61,25 +61,25 @@ def _require_user(hub: Broker, user: str) -> None:
 
 
 @router.get("/permissions", response_model=listing(PermissionRow))
-def list_permissions(hub: Hub, ask: List) -> Any:
+async def list_permissions(hub: Hub, ask: List) -> Any:
     """Every permission."""
-    return listed(hub.users.permissions.values(), ask, permission_row, lambda one: one.user)
+    return await listed(hub.users.permissions.values(), ask, permission_row, lambda one: one.user)
 
 
 @router.get("/vhosts/{vhost:seg}/permissions", response_model=listing(PermissionRow))
-def vhost_permissions(vhost: str, hub: Hub, ask: List) -> Any:
+async def vhost_permissions(vhost: str, hub: Hub, ask: List) -> Any:
     """Who may do what in one virtual host."""
     _require_vhost(hub, vhost)
     found = [one for one in hub.users.permissions.values() if one.vhost == vhost]
-    return listed(found, ask, permission_row, lambda one: one.user)
+    return await listed(found, ask, permission_row, lambda one: one.user)
 
 
 @router.get("/users/{user:seg}/permissions", response_model=listing(PermissionRow))
-def user_permissions(user: str, hub: Hub, ask: List) -> Any:
+async def user_permissions(user: str, hub: Hub, ask: List) -> Any:
     """What one user may do, and where."""
     _require_user(hub, user)
     found = [one for one in hub.users.permissions.values() if one.user == user]
-    return listed(found, ask, permission_row, lambda one: one.vhost)
+    return await listed(found, ask, permission_row, lambda one: one.vhost)
 
 
 @router.get("/permissions/{vhost:seg}/{user:seg}", response_model=PermissionRow)
@@ -128,25 +128,25 @@ def _topic_permissions(
 
 
 @router.get("/topic-permissions", response_model=listing(TopicPermissionRow))
-def list_topic_permissions(hub: Hub, ask: List) -> Any:
+async def list_topic_permissions(hub: Hub, ask: List) -> Any:
     """Every topic permission."""
-    return listed(_topic_permissions(hub), ask, topic_permission_row, lambda one: one.user)
+    return await listed(_topic_permissions(hub), ask, topic_permission_row, lambda one: one.user)
 
 
 @router.get("/vhosts/{vhost:seg}/topic-permissions", response_model=listing(TopicPermissionRow))
-def vhost_topic_permissions(vhost: str, hub: Hub, ask: List) -> Any:
+async def vhost_topic_permissions(vhost: str, hub: Hub, ask: List) -> Any:
     """Topic permissions in one virtual host."""
     _require_vhost(hub, vhost)
     found = _topic_permissions(hub, vhost=vhost)
-    return listed(found, ask, topic_permission_row, lambda one: one.user)
+    return await listed(found, ask, topic_permission_row, lambda one: one.user)
 
 
 @router.get("/users/{user:seg}/topic-permissions", response_model=listing(TopicPermissionRow))
-def user_topic_permissions(user: str, hub: Hub, ask: List) -> Any:
+async def user_topic_permissions(user: str, hub: Hub, ask: List) -> Any:
     """One user's topic permissions."""
     _require_user(hub, user)
     found = _topic_permissions(hub, user=user)
-    return listed(found, ask, topic_permission_row, lambda one: one.vhost)
+    return await listed(found, ask, topic_permission_row, lambda one: one.vhost)
 
 
 @router.get("/topic-permissions/{vhost:seg}/{user:seg}", response_model=list[TopicPermissionRow])

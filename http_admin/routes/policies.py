@@ -45,11 +45,11 @@ def _check_name(name: str) -> None:
         raise bad_request(f"a name has at most {LONGEST_NAME} octets")
 
 
-def _listed(hub: Broker, user: User, operator: bool, vhost: str | None, ask: List) -> Any:
+async def _listed(hub: Broker, user: User, operator: bool, vhost: str | None, ask: List) -> Any:
     seen = [vhost_for(hub, user, vhost)] if vhost is not None else visible_vhosts(hub, user)
     names = {one.name for one in seen}
     found = [one for one in hub.policies if one.operator is operator and one.vhost in names]
-    return listed(found, ask, policy_row, lambda one: one.name)
+    return await listed(found, ask, policy_row, lambda one: one.name)
 
 
 def _one(hub: Broker, user: User, vhost: str, name: str, operator: bool) -> Policy:
@@ -86,14 +86,14 @@ def _add_lists(kind: _Kind) -> None:
     seen, of_one = f"{words} of every vhost the user may see.", f"{words} of one vhost."
 
     @router.get(path, response_model=rows, dependencies=readers, description=seen)
-    def list_all(hub: Hub, user: CurrentUser, ask: List) -> Any:
-        return _listed(hub, user, kind.operator, None, ask)
+    async def list_all(hub: Hub, user: CurrentUser, ask: List) -> Any:
+        return await _listed(hub, user, kind.operator, None, ask)
 
     @router.get(
         f"{path}/{{vhost:seg}}", response_model=rows, dependencies=readers, description=of_one
     )
-    def list_of_vhost(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
-        return _listed(hub, user, kind.operator, vhost, ask)
+    async def list_of_vhost(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+        return await _listed(hub, user, kind.operator, vhost, ask)
 
     @router.get(
         f"{path}/{{vhost:seg}}/{{name:seg}}",

@@ -15,7 +15,7 @@ from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.fields import Table
-from http_admin.listing import List, Wanted, listed, listed_softly
+from http_admin.listing import List, Wanted, listed, written
 from http_admin.queue_columns import quick_queue_columns
 from http_admin.samples import SampleRange, Samples
 from http_admin.shapes_clients import ExchangePage, QueuePage
@@ -83,9 +83,9 @@ def _exchanges(vhosts: list[VirtualHost]) -> list[tuple[VirtualHost, Exchange]]:
 
 
 @router.get("/exchanges", tags=["exchanges"], response_model=shapes.Exchanges)
-def list_exchanges(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+async def list_exchanges(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Every exchange the user may see."""
-    return listed(
+    return await listed(
         _exchanges(visible_vhosts(hub, user)),
         ask,
         lambda one: exchange_row(hub, *one, samples),
@@ -94,11 +94,11 @@ def list_exchanges(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> 
 
 
 @router.get("/exchanges/{vhost:seg}", tags=["exchanges"], response_model=shapes.Exchanges)
-def list_vhost_exchanges(
+async def list_vhost_exchanges(
     vhost: str, hub: Hub, user: CurrentUser, ask: List, samples: Samples
 ) -> Any:
     """The exchanges of one vhost."""
-    return listed(
+    return await listed(
         _exchanges([vhost_for(hub, user, vhost)]),
         ask,
         lambda one: exchange_row(hub, *one, samples),
@@ -160,13 +160,12 @@ async def delete_exchange(
     tags=["exchanges"],
     response_model=list[shapes.BindingRow],
 )
-def exchange_bindings_from(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
+async def exchange_bindings_from(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Any:
     """Bindings in which the exchange is the source."""
     held = vhost_for(hub, user, vhost)
     found = held.exchange(exchange_name(name))
-    if not found.name:
-        return [default_binding_row(held, queue) for queue in held.queues]
-    return [binding_row(held, binding) for binding in found.bindings]
+    ones: list[str | Binding] = list(found.bindings if found.name else held.queues)
+    return await written([(held, one) for one in ones], _any_binding_row)
 
 
 @router.get(
@@ -174,12 +173,12 @@ def exchange_bindings_from(vhost: str, name: str, hub: Hub, user: CurrentUser) -
     tags=["exchanges"],
     response_model=list[shapes.BindingRow],
 )
-def exchange_bindings_to(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
+async def exchange_bindings_to(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Any:
     """Bindings in which the exchange is the destination."""
     held = vhost_for(hub, user, vhost)
     found = held.exchange(exchange_name(name))
     to = Destination(DestinationKind.EXCHANGE, found.name)
-    return [binding_row(held, binding) for binding in held.bindings_to(to)]
+    return await written(held.bindings_to(to), lambda binding: binding_row(held, binding))
 
 
 # Queues ------------------------------------------------------------------------------------------
@@ -212,7 +211,7 @@ async def list_vhost_queues(
 async def _list_queues(
     hub: Broker, vhosts: list[VirtualHost], ask: Wanted, samples: SampleRange | None
 ) -> Any:
-    return await listed_softly(
+    return await listed(
         _queues(vhosts),
         ask,
         lambda one: queue_row(hub, *one, samples),
@@ -287,12 +286,12 @@ async def purge_queue(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Non
     tags=["queues"],
     response_model=list[shapes.BindingRow],
 )
-def queue_bindings(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
+async def queue_bindings(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Any:
     """Bindings that lead to the queue, the default one first."""
     held = _vhost_with_queue(hub, user, vhost, name)
     to = Destination(DestinationKind.QUEUE, name)
-    found = [binding_row(held, binding) for binding in held.bindings_to(to)]
-    return [default_binding_row(held, name), *found]
+    found: list[str | Binding] = [name, *held.bindings_to(to)]
+    return await written([(held, one) for one in found], _any_binding_row)
 
 
 # Bindings ----------------------------------------------------------------------------------------
@@ -306,23 +305,36 @@ class BindingBody(BaseModel):
 _KINDS = {"q": DestinationKind.QUEUE, "e": DestinationKind.EXCHANGE}
 
 
-def _all_bindings(vhosts: list[VirtualHost]) -> list[Row]:
-    rows = [default_binding_row(v, name) for v in vhosts for name in v.queues]
-    return rows + [binding_row(v, binding) for v in vhosts for binding in v.bindings()]
+async def _list_bindings(vhosts: list[VirtualHost], ask: Wanted) -> Any:
+    """The default ones, known by their queues, come first."""
+    found: list[tuple[VirtualHost, str | Binding]] = [
+        (v, name) for v in vhosts for name in v.queues
+    ]
+    found += [(v, binding) for v in vhosts for binding in v.bindings()]
+    return await listed(found, ask, _any_binding_row, _source_of)
+
+
+def _any_binding_row(one: tuple[VirtualHost, str | Binding]) -> Row:
+    vhost, binding = one
+    if isinstance(binding, str):
+        return default_binding_row(vhost, binding)
+    return binding_row(vhost, binding)
+
+
+def _source_of(one: tuple[VirtualHost, str | Binding]) -> str:
+    return "" if isinstance(one[1], str) else one[1].source
 
 
 @router.get("/bindings", tags=["bindings"], response_model=shapes.Bindings)
-def list_bindings(hub: Hub, user: CurrentUser, ask: List) -> Any:
+async def list_bindings(hub: Hub, user: CurrentUser, ask: List) -> Any:
     """Every binding the user may see."""
-    rows = _all_bindings(visible_vhosts(hub, user))
-    return listed(rows, ask, lambda row: row, lambda row: str(row["source"]))
+    return await _list_bindings(visible_vhosts(hub, user), ask)
 
 
 @router.get("/bindings/{vhost:seg}", tags=["bindings"], response_model=shapes.Bindings)
-def list_vhost_bindings(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+async def list_vhost_bindings(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
     """The bindings of one vhost."""
-    rows = _all_bindings([vhost_for(hub, user, vhost)])
-    return listed(rows, ask, lambda row: row, lambda row: str(row["source"]))
+    return await _list_bindings([vhost_for(hub, user, vhost)], ask)
 
 
 def _destination(kind: str, name: str) -> Destination:

@@ -57,9 +57,9 @@ def _without(hub: Broker, names: set[str]) -> list[User]:
 
 
 @router.get("/users", response_model=listing(UserRow))
-def list_users(hub: Hub, ask: List) -> Any:
+async def list_users(hub: Hub, ask: List) -> Any:
     """Every user."""
-    return listed(hub.users.by_name.values(), ask, user_row, lambda one: one.name)
+    return await listed(hub.users.by_name.values(), ask, user_row, lambda one: one.name)
 
 
 @router.get("/users/without-permissions", response_model=list[UserRow])

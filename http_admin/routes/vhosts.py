@@ -80,10 +80,10 @@ def vhost_row(
 
 
 @router.get("/vhosts", response_model=listing(VhostRow))
-def list_vhosts(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
+async def list_vhosts(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
     """Virtual hosts the user may see."""
     octets = hub.metrics.octets()
-    return listed(
+    return await listed(
         visible_vhosts(hub, user),
         ask,
         lambda one: vhost_row(hub, one, octets, samples),
