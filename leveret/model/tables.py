@@ -107,7 +107,7 @@ def _skip_value(data: bytes, position: int, stop: int) -> tuple[int, tuple[int, 
 
 
 def decode_table(data: bytes, own: bool = False) -> Table:
-    """Decode a table that stands alone in `data`."""
+    """Decode the table at the beginning of `data`."""
     check_table(data, 0, len(data), own)
     return decode_checked(data)
 
@@ -115,7 +115,7 @@ def decode_table(data: bytes, own: bool = False) -> Table:
 def decode_checked(data: bytes) -> Table:
     """The same where the table has been checked before."""
     try:
-        return _decode_fields(data, 4, len(data))
+        return _decode_fields(data, 4, 4 + _LENGTH.unpack_from(data)[0])
     except (ValueError, OverflowError, OSError) as error:
         raise ProtocolError(f"undecodable table: {error}") from error
 
