@@ -1,7 +1,7 @@
 """R-48: what must not be in the source of the broker at all, whoever could reach it.
 
-`make lint` has the rules of bandit (ruff's S) for all of it; `make torture` runs bandit itself,
-semgrep with rules of the project's own, and pip-audit.
+`make lint` has the rules of bandit (ruff's S) for all of it; bandit itself runs in tests/torture,
+and `make torture` adds semgrep with rules of the project's own, and pip-audit.
 """
 
 from __future__ import annotations

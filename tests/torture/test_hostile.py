@@ -1,20 +1,24 @@
 """R-31, R-32 and R-34 to R-36 in forms short enough for every test run.
 
 Trimmed: a round of announcements instead of hundreds, dozens of examples for each target instead of
-tens of thousands (tests/unit/amqp has more of them), 200 splits (tests/semantics has others), and
-atheris not at all. That a match costs little is counted in tests/unit/routing. `make torture`
-runs the long forms.
+tens of thousands (tests/unit/amqp has more of them), atheris for as many inputs as take seconds,
+200 splits (tests/semantics has others), of the scanners sslyze and bandit. That a match costs
+little is counted in tests/unit/routing. `make torture` runs the long forms.
 """
 
 import contextlib
 
 import pytest
 
+import leveret
 from leveret.broker.access.patterns import check_pattern, pattern
 from leveret.model.errors import PreconditionFailed
 from tests.torture.security import round_trips
 from tests.torture.security.extremes import announce_much, open_all_channels
+from tests.torture.security.fuzz import fuzz_decoders
 from tests.torture.security.matching import BOMBS, HAYSTACK, taken_in_spite
+from tests.torture.security.scans import look_with_sslyze, make_certificate
+from tests.torture.security.sources import look_with_bandit
 from tests.torture.security.splits import split_sessions
 
 SEED = 20_261_116
@@ -34,6 +38,12 @@ def test_r32_round_trips(target):
 @pytest.mark.parametrize("name", round_trips.worst_inputs())
 def test_r32_worst_tables_take_no_more_memory_than_they_may(name):
     assert not round_trips.too_large(name)
+
+
+async def test_r32_atheris_finds_nothing(tmp_path):
+    pytest.importorskip("atheris", reason="is not built for this machine")
+    executions, _, problems = await fuzz_decoders(tmp_path / "run", "-runs=150000", SEED)
+    assert not problems and executions >= 150_000
 
 
 async def test_r34_splits_and_turns_have_no_effect(tmp_path):
@@ -56,3 +66,17 @@ def test_r35_what_needs_backtracking_is_refused():
 async def test_r36_all_channels_open_and_open_again(tmp_path):
     outcome = await open_all_channels(tmp_path / "run", 1, SEED)
     assert outcome.safe, str(outcome)
+
+
+async def test_r38_sslyze_finds_nothing_old_or_weak(tmp_path):
+    cert, key = make_certificate(tmp_path)
+    settings = leveret.in_process_settings(tls_cert=str(cert), tls_key=str(key))
+    async with leveret.Broker(settings) as running:
+        assert running.amqps_address is not None
+        problems, _ = await look_with_sslyze(tmp_path, running.amqps_address)
+    assert not problems
+
+
+async def test_r48_bandit_finds_nothing_grave(tmp_path):
+    problems, _ = await look_with_bandit(tmp_path)
+    assert not problems

@@ -175,7 +175,8 @@ async def fuzz_inside(
 ) -> Outcome:
     """atheris on the wire, the tables and the content headers, in a process of its own; then
     round trips by hypothesis, and the worst inputs measured."""
-    runs, covered, problems = await _atheris(_write_seeds(directory), seconds, seed, progress)
+    limit = f"-max_total_time={seconds}"
+    runs, covered, problems = await fuzz_decoders(directory, limit, seed, progress)
     examples = max(100, EXAMPLES * seconds // ATHERIS_SECONDS)
     for target in round_trips.TARGETS:
         try:
@@ -214,15 +215,15 @@ def _write_seeds(directory: Path) -> Path:
     return directory
 
 
-async def _atheris(
-    seeds: Path, seconds: int, seed: int, progress: Progress
+async def fuzz_decoders(
+    directory: Path, limit: str, seed: int, progress: Progress = silent
 ) -> tuple[int, str, list[str]]:
     """(executions, coverage, problems)"""
-    began = time.monotonic()
+    began, seconds = time.monotonic(), int(limit.rpartition("=")[2])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.torture.security.atheris_harness",
-        f"-max_total_time={seconds}", f"-seed={seed % 2**31}", "-rss_limit_mb=1024", "-timeout=5",
-        "-max_len=8192", str(seeds),
+        limit, f"-seed={seed % 2**31}", "-rss_limit_mb=1024", "-timeout=60",
+        f"-artifact_prefix={directory}-", "-max_len=8192", str(_write_seeds(directory)),
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     talk = asyncio.create_task(process.communicate())

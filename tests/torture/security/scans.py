@@ -33,7 +33,7 @@ async def scan_tls(
     directory: Path, updates: int, _seed: int, progress: Progress = silent
 ) -> Outcome:
     """Both scanners, and beside them peers that stall, speak something else or want new keys."""
-    files = _certificate(directory)
+    files = make_certificate(directory)
     broker = BrokerProcess(directory / "data", env={"LEVERET_HTTP_ENABLED": "true"})
     broker.settings = (
         f"tls_cert={files[0]}", f"tls_key={files[1]}", "amqps_port=0", "https_port=0", "http_port=0"
@@ -41,31 +41,35 @@ async def scan_tls(
     line = await broker.launch()
     plain, secure, web = (_place(line, name) for name in ("amqp", "amqps", "https"))
     broker.address = plain
-    report = directory / "sslyze.json"
-    where = "{}:{}".format(*secure)
-    said = await run(sys.executable, "-m", "sslyze", f"--json_out={report}", where)
+    problems, spoken = await look_with_sslyze(directory, secure)
     seen = await tls_peers.meet(broker, secure, STALLED, updates)
-    problems, judged = await _testssl(directory, secure, web)
+    more, judged = await _testssl(directory, secure, web)
+    problems += more
     if await log_in_seconds(broker.address) == float("inf"):
         problems.append("nobody could log in afterwards")
     await broker.stop()
-    found = _load(report)
-    if found is None:
-        problem = f"sslyze ran nothing (is it installed?): {said[-300:]}"
-        return Outcome("R-38", TITLE, "", (problem,))
-    accepted = {name: len(_accepted(found, name)) for name in (*OLD, *NEW)}
-    problems += [f"{name} is spoken" for name in OLD if accepted[name]]
-    problems += [f"{name} is not spoken" for name in NEW if not accepted[name]]
-    problems += _weaknesses(found)
     if seen.growth > tls_peers.GROWTH_MB:
         problems.append(f"{seen.growth:.1f} MB more")
     progress(updates, updates)
-    figures = (
-        f"TLS 1.2 with {accepted['tls_1_2']} ciphers, TLS 1.3 with {accepted['tls_1_3']}, nothing "
-        f"older; no Heartbleed, CCS injection, ROBOT, compression or client renegotiation; "
-        f"testssl.sh: {judged}; {seen}"
-    )
+    figures = f"{spoken}; testssl.sh: {judged}; {seen}"
     return Outcome("R-38", TITLE, figures, tuple(problems), tuple(seen.late))
+
+
+async def look_with_sslyze(directory: Path, place: tuple[str, int]) -> tuple[list[str], str]:
+    """What is wrong with the TLS spoken there, and what it is."""
+    report = directory / "sslyze.json"
+    where = "{}:{}".format(*place)
+    said = await run(sys.executable, "-m", "sslyze", f"--json_out={report}", where)
+    found = _load(report)
+    if found is None:
+        return [f"sslyze ran nothing (is it installed?): {said[-300:]}"], "sslyze did not run"
+    accepted = {name: len(_accepted(found, name)) for name in (*OLD, *NEW)}
+    problems = [f"{name} is spoken" for name in OLD if accepted[name]]
+    problems += [f"{name} is not spoken" for name in NEW if not accepted[name]]
+    return problems + _weaknesses(found), (
+        f"TLS 1.2 with {accepted['tls_1_2']} ciphers, TLS 1.3 with {accepted['tls_1_3']}, nothing "
+        f"older; no Heartbleed, CCS injection, ROBOT, compression or client renegotiation"
+    )
 
 
 def _place(line: str, name: str) -> tuple[str, int]:
@@ -112,7 +116,7 @@ def _folder(directory: Path) -> Path:
     return directory
 
 
-def _certificate(directory: Path) -> tuple[Path, Path]:
+def make_certificate(directory: Path) -> tuple[Path, Path]:
     _folder(directory)
     now, day = datetime.now(UTC), timedelta(days=1)
     names = ("localhost", "127.0.0.1")

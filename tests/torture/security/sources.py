@@ -32,7 +32,7 @@ async def scan_source(
 ) -> Outcome:
     problems, figures = list[str](), list[str]()
     folder = _folder(directory)
-    for number, scan in enumerate((_bandit, _semgrep, _pip_audit)):
+    for number, scan in enumerate((look_with_bandit, _semgrep, _pip_audit)):
         found, figure = await scan(folder)
         problems += found
         figures.append(figure)
@@ -49,7 +49,7 @@ def _folders() -> list[str]:
     return [str(ROOT / name) for name in SOURCES]
 
 
-async def _bandit(directory: Path) -> tuple[list[str], str]:
+async def look_with_bandit(directory: Path) -> tuple[list[str], str]:
     report = directory / "bandit.json"
     ui = str(ROOT / "http_admin" / "ui")
     said = await run(
