@@ -201,6 +201,20 @@ async def test_tries_made_at_once_are_counted(broker: Broker, hashings: list[str
     assert await _why(broker, "ann", "secret", "127.0.0.2") is None
 
 
+async def test_remembered_password_is_a_proof_too(broker: Broker, hashings: list[str]) -> None:
+    """Two machines of one user: the second's password is known from the first. Guesses from
+    elsewhere lock out neither."""
+    await _add(broker, "ann", "secret")
+    for host in ("10.0.0.1", "10.0.0.2"):
+        assert await _why(broker, "ann", "secret", host) is None
+    assert hashings == ["secret"]
+    for number in range(broker.settings.login_tries_per_user):
+        broker.access.logins.throttle.charge(f"10.1.0.{number}", "ann")
+    for host in ("10.0.0.1", "10.0.0.2"):
+        assert await _why(broker, "ann", "secret", host) is None
+    assert await _why(broker, "ann", "secret", "10.0.0.3") is Refusal.TOO_MANY
+
+
 async def test_guest_is_for_this_machine_only(broker: Broker) -> None:
     for host in (HOME, "127.8.9.10", "::1", "::ffff:127.0.0.1"):
         assert await _why(broker, "guest", "guest", host) is None
@@ -231,6 +245,23 @@ async def test_hash_of_rabbitmq_is_made_anew_at_the_next_login(
         assert again.broker.users.by_name["old"].hashing == passwords.ARGON2ID
         assert await _why(again.broker, "old", "secret") is None
         assert await _why(again.broker, "old", "guess") is Refusal.WRONG
+
+
+async def test_hash_of_rabbitmq_stays_where_ours_would_not_take_the_password(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.broker.access.logins.UPGRADE_SECONDS", 0)
+    longest, longer = "x" * passwords.LONGEST, "x" * (passwords.LONGEST + 1)
+    settings = leveret.in_process_settings(data_dir=tmp_path)
+    async with leveret.Broker(settings, clock) as running:
+        users = running.broker.users
+        for name, password in (("longer", longer), ("longest", longest)):
+            users.put_user(name, passwords.hash_password(password), ())
+            assert await _why(running.broker, name, password) is None
+        await _until(lambda: users.by_name["longest"].hashing == passwords.ARGON2ID)
+        clock.advance(CACHE_SECONDS)
+        for name, password in (("longer", longer), ("longest", longest)):
+            assert await _why(running.broker, name, password) is None
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others need no telling")

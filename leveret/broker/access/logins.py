@@ -138,6 +138,7 @@ class Logins:
         if user is None:
             return None
         if known is not None and known[0] == user.password_id and self._now() < known[1]:
+            self.throttle.welcome(source, name)
             return self._admitted(user, host)
         if not passwords.is_quick(user.hashing):
             return None
@@ -269,8 +270,9 @@ class Logins:
 
     def _upgrade(self, user: User, password: str) -> None:
         """RabbitMQ's hash, or one of other costs, gives way to ours. In memory nothing is at rest,
-        so RabbitMQ's may stay."""
-        may_stay = self._settings.memory and passwords.is_quick(user.hashing)
+        so RabbitMQ's may stay; so it must where ours would not take the password."""
+        is_theirs = passwords.is_quick(user.hashing)
+        may_stay = is_theirs and (self._settings.memory or len(password) > passwords.LONGEST)
         if may_stay or user.name in self._upgrades:
             return
         self._upgrades.add(user.name)
