@@ -1,4 +1,8 @@
-"""What TLS says about a peer: its protocol and, if it showed one, its certificate."""
+"""What TLS says about a peer: its protocol and, if it showed one, its certificate.
+
+Distinguished names are written as RabbitMQ writes them (RFC 4514): what separates one name from the
+next is escaped inside of one, so that nobody can have a value that reads as further names.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ _SHORT = {
     "commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU",
     "countryName": "C", "stateOrProvinceName": "ST", "localityName": "L",
 }  # fmt: skip
+_SPECIAL = frozenset(',+"\\<>;')
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +37,36 @@ def maybe_secured(transport: Any) -> Secured | None:
     if found is None:
         return None
     certificate = transport.get_extra_info("peercert") or {}
-    subject = _names(certificate.get("subject", ()))
+    subject = certificate.get("subject", ())
     return Secured(
         protocol=found.version() or "",
         cipher=(found.cipher() or ("",))[0],
-        common_name=next((value for name, value in subject if name == "CN"), ""),
-        subject=_text(subject),
-        issuer=_text(_names(certificate.get("issuer", ()))),
+        common_name=",".join(
+            value for part in subject for name, value in part if name == "commonName"
+        ),
+        subject=distinguished_name(subject),
+        issuer=distinguished_name(certificate.get("issuer", ())),
         validity=" - ".join(
             certificate[key] for key in ("notBefore", "notAfter") if key in certificate
         ),
     )
 
 
-def _names(parts: Any) -> list[tuple[str, str]]:
-    return [(_SHORT.get(name, name), value) for part in parts for name, value in part]
+def distinguished_name(parts: Any) -> str:
+    """The most particular name first."""
+    return ",".join("+".join(map(_written, part)) for part in reversed(parts))
 
 
-def _text(names: list[tuple[str, str]]) -> str:
-    """As RabbitMQ writes it: the most particular name first."""
-    return ",".join(f"{name}={value}" for name, value in reversed(names))
+def _written(pair: tuple[str, str]) -> str:
+    name, value = pair
+    last = len(value) - 1
+    return f"{_SHORT.get(name, name)}=" + "".join(
+        _escaped(one, at == 0, at == last) for at, one in enumerate(value)
+    )
+
+
+def _escaped(one: str, is_first: bool, is_last: bool) -> str:
+    if one < " " or one == "\x7f":
+        return f"\\{ord(one):02X}"
+    is_at_an_end = (one == " " and (is_first or is_last)) or (one == "#" and is_first)
+    return f"\\{one}" if one in _SPECIAL or is_at_an_end else one

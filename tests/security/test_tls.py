@@ -22,7 +22,7 @@ import trustme
 from pika.credentials import ExternalCredentials
 
 import leveret
-from amqp_server.certificates import Secured
+from amqp_server.certificates import Secured, distinguished_name
 from leveret.broker.access.strangers import Strangers
 from leveret.launch import LaunchError
 from leveret.tls import make_context
@@ -416,6 +416,34 @@ def test_names_of_a_certificate() -> None:
     assert secured.user("common_name") == "ann"
     assert secured.user("distinguished_name") == "CN=ann,O=x"
     assert secured.user("off") == ""
+
+
+def _subject(*parts: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """As Python has it: `O=x` and `CN=y` as given, `+` within one part."""
+    long = {"CN": "commonName", "O": "organizationName"}
+    return tuple(
+        tuple((long[name], value) for name, _, value in (one.partition("=") for one in pairs))
+        for pairs in (part.split("|") for part in parts)
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "written"),
+    [
+        (("O=Corp", "CN=ann"), "CN=ann,O=Corp"),
+        (("CN=ann,O=Corp",), r"CN=ann\,O=Corp"),
+        (("O=Corp|CN=ann",), "O=Corp+CN=ann"),
+        (("O=Corp+CN=ann",), r"O=Corp\+CN=ann"),
+        (("CN= a b ",), r"CN=\ a b\ "),
+        (("CN=#a#",), r"CN=\#a#"),
+        (('CN=a\0\n\\"<>;',), 'CN=a\\00\\0A\\\\\\"\\<\\>\\;'),
+        (("CN= ",), r"CN=\ "),
+        (("CN=",), "CN="),
+        ((), ""),
+    ],
+)
+def test_values_of_a_certificate_do_not_read_as_names(parts: tuple[str, ...], written: str) -> None:
+    assert distinguished_name(_subject(*parts)) == written
 
 
 # Settings ----------------------------------------------------------------------------------------
