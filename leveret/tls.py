@@ -24,6 +24,10 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _VERIFY = {
     "none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED,
 }  # fmt: skip
+_REASONS = {
+    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "no certificate is in it",
+}
 
 
 class TlsError(Exception):
@@ -115,11 +119,34 @@ def _no_passphrase() -> str:
 
 
 def _load(context: ssl.SSLContext, settings: Settings) -> None:
+    pair = f"{settings.tls_cert} and {settings.tls_key}"
     try:
+        _require_readable(settings.tls_cert, settings.tls_key, settings.tls_ca)
         context.load_cert_chain(settings.tls_cert, settings.tls_key, _no_passphrase)
+    except (OSError, ValueError) as error:
+        raise TlsError(f"{_place(error) or pair} cannot be used: {_why(error)}") from None
+    try:
         if settings.tls_ca:
             context.load_verify_locations(settings.tls_ca)
     except (OSError, ValueError) as error:
-        files = f"{settings.tls_cert} and {settings.tls_key}"
-        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise TlsError(f"{files} cannot be used: {why}") from None
+        raise TlsError(f"{settings.tls_ca} cannot be used: {_why(error)}") from None
+
+
+def _require_readable(*names: str) -> None:
+    """OpenSSL does not say which of the files it could not open."""
+    for name in names:
+        if name:
+            with open(name, "rb"):
+                pass
+
+
+def _place(error: Exception) -> str:
+    return str(getattr(error, "filename", None) or "")
+
+
+def _why(error: Exception) -> str:
+    """OpenSSL's own words are `KEY_VALUES_MISMATCH`, or a line of its source."""
+    reason = getattr(error, "reason", None)
+    if reason is not None or isinstance(error, ssl.SSLError):
+        return _REASONS.get(reason or "", str(reason or "not PEM, or only a part of it"))
+    return str(getattr(error, "strerror", None) or error)

@@ -25,7 +25,7 @@ import leveret
 from amqp_server.certificates import Secured, distinguished_name
 from leveret.broker.access.strangers import Strangers
 from leveret.launch import LaunchError
-from leveret.tls import make_context
+from leveret.tls import Tls, make_context
 from tests.support.brokers import running_leveret
 
 PATIENCE = 30.0
@@ -355,6 +355,52 @@ def test_sighup_renews_the_certificate(tmp_path: Path) -> None:
         own.issue()
         os.kill(target.pid, signal.SIGHUP)
         _until(lambda: shown() != before)
+
+
+def _no_file(own: Authority) -> Path:
+    own.key.unlink()
+    return own.key
+
+
+def _garbage(own: Authority) -> Path:
+    own.cert.write_text("garbage")
+    return own.cert
+
+
+def _other_pair(own: Authority) -> Path:
+    own.key.write_bytes(own.ca.issue_cert("localhost").private_key_pem.bytes())
+    return own.key
+
+
+def _no_authority(own: Authority) -> Path:
+    own.ca_file.write_text("garbage")
+    return own.ca_file
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_no_file, "k.pem cannot be used: No such file or directory"),
+        (_garbage, "k.pem cannot be used: not PEM, or only a part of it"),
+        (_other_pair, "k.pem cannot be used: the key is not that of the certificate"),
+        (_no_authority, "ca.pem cannot be used: no certificate is in it"),
+    ],
+)
+def test_line_about_files_that_cannot_be_used_says_which_and_why(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Authority], Path],
+    words: str,
+) -> None:
+    own = Authority(tmp_path)
+    asked = {"tls_ca": str(own.ca_file), "tls_verify": "optional"}
+    tls = Tls(leveret.in_process_settings(**{**own.settings, **asked}))
+    before = tls.context
+    named = spoil(own)
+    assert not tls.reload() and tls.context is before
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "leveret.tls"]
+    assert line.startswith("the certificate stays as it was: ")
+    assert str(named) in line and line.endswith(words)
 
 
 # Certificates of clients -------------------------------------------------------------------------
