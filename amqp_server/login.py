@@ -182,6 +182,10 @@ def _negotiate(name: str, value: int, lowest: int, offered: int) -> None:
 def enter(session: Session, method: Any) -> None:
     """connection.open: a virtual host that this user may enter."""
     broker, user, name = session.broker, session.user, method.virtual_host
+    now = broker.users.by_name.get(user.name)
+    if now is None or now.password_id != user.password_id:
+        raise NotAllowed(f"user '{user.name}' was deleted or has another password: log in again")
+    session.user = user = now
     vhost = broker.vhosts.get(name)
     if vhost is None:
         raise NotAllowed(f"vhost {name} not found")

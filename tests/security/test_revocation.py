@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -142,6 +142,30 @@ def test_new_password_counts_for_the_next_login_only(served: Served, user: str) 
             other.start()
             other.login(user, "new")
             other.expect(Connection.Tune)
+
+
+def _another_of_that_name(hub: Broker, name: str) -> None:
+    hub.delete_user(name)
+    hub.users.put_user(name, hash_password("another's"), ())
+    hub.users.set_permission(PermissionDefinition(name, "side", ".*", ".*", ".*"))
+
+
+def _with_another_password(hub: Broker, name: str) -> None:
+    hub.users.put_user(name, hash_password("new"), ())
+
+
+@pytest.mark.parametrize("change", [_another_of_that_name, _with_another_password])
+def test_login_does_not_outlive_its_user_or_password_until_a_vhost_is_opened(
+    served: Served, user: str, change: Callable[[Broker, str], None]
+) -> None:
+    with RawClient(*served.threaded.amqp_address) as client:
+        client.start()
+        client.login(user, "pw")
+        client.expect(Connection.Tune)
+        served.on_loop(lambda hub: change(hub, user))
+        client.tune()
+        client.send(0, Connection.Open("side"))
+        client.expect_close(530, f"user '{user}' was deleted or has another password")
 
 
 def test_answer_that_was_waited_for_is_not_given_to_who_may_no_longer_read(
