@@ -11,6 +11,18 @@ import orjson
 from starlette.responses import JSONResponse
 
 
+class Written:
+    """A part of an answer that is JSON already. No dataclass: orjson would look into it."""
+
+    __slots__ = ("octets",)
+
+    def __init__(self, octets: bytes) -> None:
+        self.octets = octets
+
+    def __repr__(self) -> str:
+        return f"<Written {len(self.octets)} octets>"
+
+
 class JsonAnswer(JSONResponse):
     """An answer written by orjson, or by the standard library where orjson refuses."""
 
@@ -19,6 +31,8 @@ class JsonAnswer(JSONResponse):
 
 
 def dump_json(content: Any) -> bytes:
+    if isinstance(content, Written):
+        return content.octets
     try:
         return orjson.dumps(content, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
@@ -27,6 +41,8 @@ def dump_json(content: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Written):
+        return orjson.Fragment(value.octets)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", "replace")
     if isinstance(value, datetime.datetime):

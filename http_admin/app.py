@@ -14,6 +14,7 @@ from http_admin.registration import register
 from http_admin.routes import ROUTERS
 from http_admin.surroundings import Surroundings
 from http_admin.totals import TotalsTaker
+from http_admin.turns import Turns
 from leveret.broker import Broker
 
 
@@ -30,6 +31,7 @@ def create_app(broker: Broker, surroundings: Surroundings | None = None) -> Fast
     app.state.broker = broker
     app.state.doorkeeper = Doorkeeper(broker)
     app.state.totals = TotalsTaker(broker)
+    app.state.turns = Turns()
     app.state.surroundings = surroundings or Surroundings()
     errors.install(app)
     for router in ROUTERS:

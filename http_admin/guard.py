@@ -21,9 +21,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_admin.auth import LET_IN, current_user
-from http_admin.bodies import Bodies, announced, limit_for, read_body
+from http_admin.bodies import SHORT, Bodies, announced, limit_for, read_body
 from http_admin.errors import ApiError, error_response
 from http_admin.paths import routed_path
+from http_admin.turns import leave
 from leveret.broker import Broker
 from leveret.config import Settings
 
@@ -152,6 +153,8 @@ class Guard:
             await error_response(500, "internal error, see the broker's log")(
                 scope, receive, answer.send
             )
+        finally:
+            leave(scope)
         if is_change(scope["method"], routed_path(scope)):
             self._note(scope, answer.status)
         if answer.status in _REFUSED and LET_IN in scope:
@@ -266,4 +269,8 @@ class _Answer:
                 headers["cache-control"] = "no-store"
         elif self._without_body and message["type"] == "http.response.body":
             message = {**message, "body": b""}
+        if len(message.get("body", b"")) > SHORT and not message.get("more_body", False):
+            # The end is sent when the rest is read: until then this request is not over.
+            await self._send({**message, "more_body": True})
+            message = {"type": "http.response.body", "body": b""}
         await self._send(message)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
-import orjson
 from fastapi import Depends, Query
 
-from http_admin.answers import dump_json
+from http_admin.answers import Written, dump_json
 from http_admin.errors import ApiError, bad_request
+from http_admin.turns import InTurn
 from leveret.broker.access.patterns import asked
 
 T = TypeVar("T")
@@ -49,6 +49,7 @@ async def wanted(
     sort: str = "",
     sort_reverse: bool = False,
     columns: str = "",
+    in_turn: None = InTurn,
 ) -> Wanted:
     if sort.count(".") >= DEEPEST_COLUMN:
         raise bad_request(f"a column to sort by is at most {DEEPEST_COLUMN} names deep")
@@ -88,7 +89,7 @@ async def listed(
     if not choice.by_row:
         return _answer(choice, ask, await written(choice.page(ask), row, ask.columns))
     rows: list[Row] = []
-    for some in _slices(choice.kept):
+    for some in _slices(choice.kept, SLICE):
         rows += map(row, some)
         await asyncio.sleep(0)
     rows.sort(key=lambda made: _order(_dig(made, ask.sort.split("."))), reverse=ask.sort_reverse)
@@ -96,21 +97,24 @@ async def listed(
 
 
 async def written(
-    objects: Sequence[T], row: Callable[[T], Row], columns: tuple[str, ...] = ()
-) -> orjson.Fragment:
+    objects: Sequence[T],
+    row: Callable[[T], Row],
+    columns: tuple[str, ...] = (),
+    at_once: int = 0,
+) -> Written:
     """An array of rows as JSON, some of them at a time: thousands take longer than a turn may."""
     paths = [column.split(".") for column in columns]
     pieces = []
-    for some in _slices(objects):
+    for some in _slices(objects, at_once or SLICE):
         rows = map(row, some)
         pieces.append(dump_json([_columns(made, paths) if paths else made for made in rows])[1:-1])
-        if len(objects) > SLICE:
+        if len(some) < len(objects):
             await asyncio.sleep(0)
-    return orjson.Fragment(b"[" + b",".join(pieces) + b"]")
+    return Written(b"".join((b"[", b",".join(pieces), b"]")))
 
 
-def _slices(objects: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (objects[start : start + SLICE] for start in range(0, len(objects), SLICE))
+def _slices(objects: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (objects[start : start + size] for start in range(0, len(objects), size))
 
 
 @dataclass(slots=True)
@@ -141,7 +145,7 @@ def _choose(
     return _Choice(kept, len(everything), by_row)
 
 
-def _answer(choice: _Choice[Any], ask: Wanted, rows: orjson.Fragment) -> Any:
+def _answer(choice: _Choice[Any], ask: Wanted, rows: Written) -> Any:
     if ask.page is None:
         return rows
     return {

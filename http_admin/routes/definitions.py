@@ -14,6 +14,7 @@ from http_admin.durable import until_durable
 from http_admin.errors import bad_request
 from http_admin.product import PRODUCT, RABBITMQ_VERSION, product_version
 from http_admin.shapes_definitions import Definitions, VhostDefinitions
+from http_admin.turns import InTurn
 from http_admin.views import Row
 from leveret.broker import Broker
 from leveret.broker.definition_file import read
@@ -48,7 +49,7 @@ def _head() -> Row:
     }
 
 
-@router.get("/definitions", response_model=Definitions, dependencies=[require_tag()])
+@router.get("/definitions", response_model=Definitions, dependencies=[require_tag(), InTurn])
 def export_definitions(hub: Hub, response: Response, download: str = "") -> Row:
     """Users, vhosts, permissions, policies, parameters, exchanges, queues and bindings.
 
@@ -63,7 +64,7 @@ def export_definitions(hub: Hub, response: Response, download: str = "") -> Row:
 @router.get(
     "/definitions/{vhost:seg}",
     response_model=VhostDefinitions,
-    dependencies=[require_tag("policymaker")],
+    dependencies=[require_tag("policymaker"), InTurn],
 )
 def export_vhost_definitions(
     vhost: str, hub: Hub, user: CurrentUser, response: Response, download: str = ""

@@ -22,6 +22,7 @@ from http_admin.durable import until_durable
 from http_admin.errors import ApiError, bad_request, not_found
 from http_admin.shapes import MessageProperties
 from http_admin.surroundings import Around, HistorySource
+from http_admin.turns import InTurn
 from http_admin.views import Row
 from leveret.broker import Action, Broker, User
 from leveret.broker.delays import KIND as DELAYED
@@ -112,7 +113,7 @@ async def get_history(
 # One message's life ------------------------------------------------------------------------------
 
 
-@router.get("/trace", response_model=TraceRow)
+@router.get("/trace", response_model=TraceRow, dependencies=[InTurn])
 async def trace(
     hub: Hub,
     user: CurrentUser,

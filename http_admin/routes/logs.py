@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
 from http_admin.content import body_of, checked_properties, shown_body, shown_values
 from http_admin.durable import until_durable
 from http_admin.shapes import MessageProperties
+from http_admin.turns import InTurn, in_turn
 from http_admin.views import Row
 from leveret.broker import Action, Broker, User
 from leveret.broker.logs import LogRecord, NewRecord
@@ -217,6 +218,7 @@ async def read_records(
     name: str,
     hub: Hub,
     user: CurrentUser,
+    request: Request,
     partition: Annotated[int, Query(ge=0)] = 0,
     offset: str = "first",
     count: Annotated[int, Query(ge=1, le=MOST_READ)] = 100,
@@ -224,7 +226,10 @@ async def read_records(
 ) -> Row:
     """Records from an offset on: a number, first, last, next, a time or an interval as 1h."""
     where = require(hub, user, vhost, Action.LOG_READ, name)
+    if not wait:
+        await in_turn(request, user)
     found = await hub.logs.read(where, name, partition, place(offset), count, wait)
+    await in_turn(request, user)
     require(hub, user, vhost, Action.LOG_READ, name)  # it may have been taken away meanwhile
     return {"records": [record_row(one) for one in found]}
 
@@ -287,7 +292,9 @@ class Move(BaseModel):
     to: int
 
 
-@router.get("/logs/{vhost:seg}/{name:seg}/groups", response_model=list[Group])
+@router.get(
+    "/logs/{vhost:seg}/{name:seg}/groups", response_model=list[Group], dependencies=[InTurn]
+)
 def list_groups(vhost: str, name: str, hub: Hub, user: CurrentUser) -> list[Row]:
     """Consumer groups: members, committed offsets and lag."""
     where = require(hub, user, vhost, Action.LOG_READ, name)
@@ -308,11 +315,15 @@ async def fetch_records(
     group: str,
     hub: Hub,
     user: CurrentUser,
+    request: Request,
     body: FetchBody | None = None,
 ) -> Row:
     """Records a group has not committed yet; a new group begins at the first."""
     where, ask = require(hub, user, vhost, Action.LOG_GROUP, name), body or FetchBody()
+    if not ask.wait:
+        await in_turn(request, user)
     found = await hub.logs.fetch(where, name, group, ask.count, ask.wait)
+    await in_turn(request, user)
     require(hub, user, vhost, Action.LOG_GROUP, name)
     return {"records": [record_row(one) for one in found]}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
@@ -12,8 +13,10 @@ from http_admin.content import body_of, message_of, shown_body, shown_properties
 from http_admin.durable import until_durable
 from http_admin.errors import ApiError, not_found
 from http_admin.fields import Object, Table
+from http_admin.listing import SLICE, written
 from http_admin.routes.topology import exchange_name
 from http_admin.shapes import BindingRow, MessageProperties
+from http_admin.turns import InTurn, in_turn
 from http_admin.views import Row, binding_row
 from leveret.broker import Action, Broker
 from leveret.broker.messages import Getter, Seen, Taken, browse, find_way, publish
@@ -22,6 +25,7 @@ from queues import Outcome
 router = APIRouter(prefix="/api", tags=["messages"])
 LONGEST_WAIT = 20.0
 MOST_MESSAGES = 10_000
+OCTETS_AT_ONCE = 1024 * 1024
 
 
 # Publish -----------------------------------------------------------------------------------------
@@ -105,7 +109,7 @@ class GotMessage(BaseModel):
 @router.post("/queues/{vhost:seg}/{name:seg}/get", response_model=list[GotMessage])
 async def get_messages(
     vhost: str, name: str, hub: Hub, user: CurrentUser, request: Request, body: GetBody
-) -> list[Row]:
+) -> Any:
     """Take messages from a queue; with `wait`, hold back until there is one.
 
     Messages that are not put back are removed when the answer is sent; a client that has gone away
@@ -115,13 +119,26 @@ async def get_messages(
     queue = held.queue(name)
     hub.users.demand(user.name, held.name, Action.GET, queue=name)
     getter = Getter(hub, held, queue, hub.origin_of(held.name, user.name))
-    taken = await getter.take(body.count, body.wait, request.is_disconnected)
+    turn = partial(in_turn, request, user)
+    if not body.wait:
+        await turn()
+    taken = await getter.take(body.count, body.wait, request.is_disconnected, turn)
     if not hub.users.allows(user.name, held.name, Action.GET, queue=name):  # no longer
         getter.settle(taken, Outcome.REQUEUE)
         hub.users.demand(user.name, held.name, Action.GET, queue=name)
-    rows = [_got(one, body) for one in taken]
+    try:
+        bodies = [one.entry.message.body_size for one in taken]
+        rows = await written(taken, lambda one: _got(one, body), at_once=_at_once(bodies))
+    except BaseException:
+        getter.settle(taken, Outcome.REQUEUE)
+        raise
     getter.settle(taken, _OUTCOMES[body.ackmode])
     return rows
+
+
+def _at_once(bodies: list[int]) -> int:
+    """How many messages are written in one go: about so many octets."""
+    return min(SLICE, max(1, len(bodies) * OCTETS_AT_ONCE // max(1, sum(bodies))))
 
 
 def _got(taken: Taken, ask: GetBody) -> Row:
@@ -153,7 +170,11 @@ class SeenMessage(BaseModel):
     properties: MessageProperties
 
 
-@router.get("/queues/{vhost:seg}/{name:seg}/browse", response_model=list[SeenMessage])
+@router.get(
+    "/queues/{vhost:seg}/{name:seg}/browse",
+    response_model=list[SeenMessage],
+    dependencies=[InTurn],
+)
 async def browse_queue(
     vhost: str,
     name: str,
@@ -163,7 +184,7 @@ async def browse_queue(
     offset: Annotated[int, Query(ge=0)] = 0,
     truncate: Annotated[int | None, Query(ge=0)] = None,
     encoding: Literal["auto", "base64"] = "auto",
-) -> list[Row]:
+) -> Any:
     """Look at messages, ready and unacknowledged, without consuming them."""
     held = vhost_for(hub, user, vhost)
     queue = held.queues.get(name)
@@ -171,7 +192,8 @@ async def browse_queue(
         raise not_found()
     hub.users.demand(user.name, held.name, Action.GET, queue=name)
     seen = await browse(hub, queue, offset, count)
-    return [_seen(hub, one, encoding, truncate) for one in seen]
+    at_once = _at_once([one.message.body_size for one in seen])
+    return await written(seen, lambda one: _seen(hub, one, encoding, truncate), at_once=at_once)
 
 
 def _seen(hub: Broker, seen: Seen, encoding: str, truncate: int | None) -> Row:

@@ -17,12 +17,16 @@ from http_admin.metrics import gather, identity
 from http_admin.metrics_logs import log_totals
 from http_admin.metrics_objects import gather_detailed, gather_objects
 from http_admin.totals import Sums
+from http_admin.turns import InTurn
 
 FAMILIES_AT_ONCE = 4
 router = APIRouter(tags=["metrics"], default_response_class=Response)
 _TEXT: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
 }
+
+
+_MANY = [require_tag("monitoring"), InTurn]
 
 
 class _Gathered(Collector):
@@ -55,7 +59,7 @@ async def metrics(request: Request, hub: Hub, sums: Sums) -> Response:
     return await _written(request, chain(gather(hub, sums), log_totals(hub)))
 
 
-@router.get("/metrics/per-object", responses=_TEXT, dependencies=[require_tag("monitoring")])
+@router.get("/metrics/per-object", responses=_TEXT, dependencies=_MANY)
 async def metrics_per_object(request: Request, hub: Hub, sums: Sums) -> Response:
     """A sample per queue, exchange and connection, and what is nobody's in particular."""
     objects = await _gathered(gather_objects(hub))
@@ -64,7 +68,7 @@ async def metrics_per_object(request: Request, hub: Hub, sums: Sums) -> Response
     return await _written(request, chain(others, objects))
 
 
-@router.get("/metrics/detailed", responses=_TEXT, dependencies=[require_tag("monitoring")])
+@router.get("/metrics/detailed", responses=_TEXT, dependencies=_MANY)
 async def metrics_detailed(
     request: Request,
     hub: Hub,

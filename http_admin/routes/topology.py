@@ -19,6 +19,7 @@ from http_admin.listing import List, Wanted, listed, written
 from http_admin.queue_columns import quick_queue_columns
 from http_admin.samples import SampleRange, Samples
 from http_admin.shapes_clients import ExchangePage, QueuePage
+from http_admin.turns import InTurn
 from http_admin.views import (
     Row,
     binding_row,
@@ -159,6 +160,7 @@ async def delete_exchange(
     "/exchanges/{vhost:seg}/{name:seg}/bindings/source",
     tags=["exchanges"],
     response_model=list[shapes.BindingRow],
+    dependencies=[InTurn],
 )
 async def exchange_bindings_from(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Any:
     """Bindings in which the exchange is the source."""
@@ -172,6 +174,7 @@ async def exchange_bindings_from(vhost: str, name: str, hub: Hub, user: CurrentU
     "/exchanges/{vhost:seg}/{name:seg}/bindings/destination",
     tags=["exchanges"],
     response_model=list[shapes.BindingRow],
+    dependencies=[InTurn],
 )
 async def exchange_bindings_to(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Any:
     """Bindings in which the exchange is the destination."""
@@ -285,6 +288,7 @@ async def purge_queue(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Non
     "/queues/{vhost:seg}/{name:seg}/bindings",
     tags=["queues"],
     response_model=list[shapes.BindingRow],
+    dependencies=[InTurn],
 )
 async def queue_bindings(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Any:
     """Bindings that lead to the queue, the default one first."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _SLICE_SECONDS = 0.25
 _DISK_SECONDS = 5.0
-MOST_OCTETS = 64 * 1024 * 1024
+MOST_OCTETS = 16 * 1024 * 1024
 """Of bodies in one answer: beyond it nothing more is taken or read, and the answer is shorter."""
 _READ_AT_ONCE = 4
 """Messages, each of which may be as large as one gets."""
@@ -109,14 +109,24 @@ class Getter:
     queue: HeldQueue
     actor: int
 
-    async def take(self, count: int, wait: float = 0, is_gone: IsGone | None = None) -> list[Taken]:
+    async def take(
+        self,
+        count: int,
+        wait: float = 0,
+        is_gone: IsGone | None = None,
+        turn: Callable[[], Awaitable[None]] | None = None,
+    ) -> list[Taken]:
         """Up to `count` entries, unacknowledged; with `wait`, hold back until there is one.
 
-        Whoever asked may have gone away meanwhile (`is_gone`): then everything stays.
+        Whoever asked may have gone away meanwhile (`is_gone`): then everything stays. More than one
+        are taken when `turn` says so.
         """
         taken: list[Taken] = []
         try:
-            await self._take(count, wait, is_gone or _stays, taken)
+            await self._take(1 if turn else count, wait, is_gone or _stays, taken)
+            if turn and taken:
+                await turn()
+                await self._take(count, 0, is_gone or _stays, taken)
             if taken and is_gone is not None and await is_gone():
                 self.settle(taken, Outcome.REQUEUE)
                 return []
@@ -129,7 +139,8 @@ class Getter:
 
     async def _take(self, count: int, wait: float, is_gone: IsGone, taken: list[Taken]) -> None:
         queue, now = self.queue, asyncio.get_running_loop().time
-        deadline, disk_deadline, octets = now() + wait, 0.0, 0
+        deadline, disk_deadline = now() + wait, 0.0
+        octets = sum(one.entry.message.body_size for one in taken)
         news = _News(queue)
         while (
             len(taken) < count
