@@ -202,3 +202,16 @@ def enter(session: Session, method: Any) -> None:
     facts |= {"peer": session.line.peer[0], "mechanism": session.mechanism}
     log.info("%s: user %r opened vhost %r", session.name, user.name, name, extra={"facts": facts})
     session.send(encode_method(0, commands.Connection.OpenOk()))
+
+
+def tell_of_leaving(session: Session) -> None:
+    """Its client has gone before it opened a vhost, or was refused: that has no other line. Who
+    only looks whether somebody listens says nothing, and is worth a line to nobody."""
+    if session.wire.state in _TOLD:
+        return
+    level = logging.INFO if session.received else logging.DEBUG
+    facts = {"event": "connection left", "user": session.user.name, "peer": session.line.peer[0]}
+    log.log(level, "%s: left before it opened a vhost", session.name, extra={"facts": facts})
+
+
+_TOLD = (ConnectionState.OPEN, ConnectionState.CLOSING, ConnectionState.CLOSED)

@@ -9,10 +9,12 @@ import socket
 from typing import TYPE_CHECKING, cast
 
 from amqp_server.certificates import Secured, maybe_secured
+from amqp_server.login import tell_of_leaving
 from amqp_server.patience import Patience
 from amqp_server.pulse import Pulse
 from amqp_server.session import Session
 from amqp_server.tidying import Tidier
+from amqp_server.wire import ConnectionState
 from leveret.broker import Broker
 from leveret.broker.access.strangers import Stranger, Strangers
 
@@ -97,6 +99,7 @@ class Connection(asyncio.Protocol):
         self.let_in()
         if self._session is not None:
             self._session.writable = False
+            tell_of_leaving(self._session)
             self._session.end()
             self._server.forget(self._session)
             del self._session.wire.sink  # no circle: it is freed now, not when somebody looks
@@ -132,6 +135,8 @@ class Connection(asyncio.Protocol):
         self._ending = ending
 
     def drop(self) -> None:
+        if self._session is not None:
+            self._session.wire.state = ConnectionState.CLOSED  # whoever drops it has told why
         if self._transport is not None and not self._lost:
             self._transport.abort()
 

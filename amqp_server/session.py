@@ -52,7 +52,7 @@ CLOSE_GRACE_SECONDS = 5.0
 QUIET_SECONDS = 5.0
 """How long a client without heartbeats is left alone."""
 DEAF_GRACE_SECONDS = 1.0
-"""Framing is lost, so close-ok will not be heard: only time to read our close."""
+"""Framing is lost, or was never there, so nothing is heard: only time to read what we said."""
 _NOBODY = User("", "")
 
 
@@ -100,7 +100,7 @@ class Session:
             while self._take(b"") is not None:  # a close may follow in the same bytes
                 pass
         if self.user is _NOBODY and self.wire.buffered > self.broker.settings.login_buffer:
-            self.line.end_in(0)
+            self._drop("has sent too much before it logged in")
         if self.wire.has_more:
             self.listening.stop(Deaf.TURN_OVER)
             self.broker.turn.later(self._go_on)
@@ -199,8 +199,7 @@ class Session:
     def beat(self, now: float) -> float:
         """Log-in limit, heartbeats both ways; for how many seconds it may then be left alone."""
         if self.wire.state is not ConnectionState.OPEN:
-            closing = self.wire.state in (ConnectionState.CLOSING, ConnectionState.CLOSED)
-            if not closing and now - self.connected > self.broker.settings.handshake_timeout:
+            if now - self.connected > self.broker.settings.handshake_timeout:
                 self._drop("has not logged in in time")
             return 0
         interval = self.heartbeat
@@ -383,10 +382,13 @@ class Session:
 
     def _drop(self, why: str) -> None:
         """End it without a word about why: who has not logged in may not even speak AMQP."""
+        if self.wire.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+            return  # it has its line, and its end
         facts = {"event": "refused", "peer": self.line.peer[0], "why": why}
         log.warning("%s: dropped: %s", self.name, why, extra={"facts": facts})
         self.wire.state = ConnectionState.CLOSED
         self.line.end()
+        self.line.end_in(DEAF_GRACE_SECONDS)  # TLS would wait for its goodbye, and keep its place
 
     def fail(self, error: BrokerError, is_told: bool = False) -> None:
         """Close the connection because of what the peer did (or because we must)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from tests.support.brokers import running_leveret
 
 PATIENCE = 30.0
 SECRET = "hunter2-not-to-be-seen"
+HELLO = b"AMQP\x00\x00\x09\x01"
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +80,36 @@ def test_strangers_that_say_nonsense(served: Served, lines: Lines) -> None:
     url = httpx.URL(served.url)
     _say((url.host, url.port or 0), b"\x16\x03\x01nonsense\r\n\r\n")
     lines("HTTP from 127.0.0.1 refused: not a request")
+
+
+def test_strangers_that_say_too_much(lines: Lines) -> None:
+    answer = b"\x00nobody\x00" + SECRET.encode()
+    start_ok = b"\x00\x0a\x00\x0b" + bytes(4) + b"\x05PLAIN"
+    start_ok += len(answer).to_bytes(4, "big") + answer + b"\x05en_US"
+    frame = b"\x01\x00\x00" + len(start_ok).to_bytes(4, "big") + start_ok + b"\xce"
+    with leveret.ThreadedBroker(leveret.in_process_settings(login_buffer=8192)) as threaded:
+        with contextlib.suppress(ConnectionError):
+            _say(threaded.amqp_address, HELLO + frame + bytes(20_000))
+        lines("127.0.0.1", "dropped: has sent too much before it logged in")
+        lines("127.0.0.1")
+
+
+def test_who_leaves_before_coming_in_is_one_line(
+    served: Served, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = served.threaded.amqp_address
+    with caplog.at_level(logging.DEBUG, "leveret.amqp"):
+        with socket.create_connection(address, PATIENCE) as raw:
+            name = "{}:{} -> ".format(*raw.getsockname())
+            raw.sendall(HELLO)
+            assert raw.recv(4096)
+        lines(name, "left before it opened a vhost")
+        lines(name)
+        with socket.create_connection(address, PATIENCE) as raw:  # only looks who listens
+            name = "{}:{} -> ".format(*raw.getsockname())
+        lines(name, "left before it opened a vhost")
+    levels = [one.levelname for one in caplog.records if "left before" in one.getMessage()]
+    assert levels == ["INFO", "DEBUG"]
 
 
 def test_nonsense_is_one_line_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:

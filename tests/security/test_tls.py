@@ -285,6 +285,17 @@ def test_connection_is_counted_once_after_its_handshake(authority: Authority) ->
             _until(lambda: not running.amqp.sessions)
 
 
+def test_silent_peer_keeps_its_place_no_longer_by_not_saying_goodbye(authority: Authority) -> None:
+    """TLS ends with a word of both; whoever has not logged in is not waited for (30 s)."""
+    with (
+        _broker(**authority.settings, handshake_timeout=0.2) as running,
+        socket.create_connection(_address(running), PATIENCE) as raw,
+        authority.client().wrap_socket(raw, server_hostname="localhost"),
+    ):
+        _until(lambda: len(running.amqp.sessions) == 1)
+        _until(lambda: not running.amqp.sessions and not len(running.amqp.strangers))
+
+
 def test_stop_does_not_wait_for_handshakes(authority: Authority) -> None:
     with _broker(**authority.settings) as running:
         silent = socket.create_connection(_address(running), PATIENCE)
