@@ -33,6 +33,7 @@ ABSOLUTE_SECONDS = 8 * 3_600.0
 MOST_SESSIONS = 10_000
 MANAGEMENT_TAGS = frozenset({"administrator", "monitoring", "policymaker", "management"})
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_NOT_FROM_HERE = "User can only log in via localhost"
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class Doorkeeper:
             wait = str(math.ceil(answer.retry_seconds))
             raise ApiError(429, f"too many failed log-ins, wait {wait} s", {"Retry-After": wait})
         if answer.why is Refusal.NOT_FROM_HERE:
-            raise ApiError(401, "User can only log in via localhost")
+            raise ApiError(401, _NOT_FROM_HERE)
         raise ApiError(401, "Login failed")
 
     def session(self, token: str) -> WebSession | None:
@@ -152,6 +153,8 @@ def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
     user = doorkeeper.broker.users.by_name.get(session.user) if session else None
     if session is None or user is None or user.password_id != session.password_id:
         raise ApiError(401, "not signed in", _challenge(request))
+    if isinstance(doorkeeper.broker.access.logins.accept(user.name, client_host(request)), Refused):
+        raise ApiError(401, _NOT_FROM_HERE)  # signed in from here, and carried elsewhere
     if request.method not in _SAFE:
         given = request.headers.get(CSRF_HEADER, "")
         if not hmac.compare_digest(given.encode(), session.csrf.encode()):

@@ -23,6 +23,10 @@ log = logging.getLogger("leveret.http")
 # Longer than clients keep an idle connection (httpx: 5 s), so that they are the ones to close it:
 # else a request may meet a connection that is just being closed.
 KEEP_ALIVE_SECONDS = 10
+PROXIES = ["127.0.0.0/8", "::1", "::ffff:127.0.0.0/104"]
+"""Whose word about where a request comes from is taken: this machine's own addresses. As IPv6
+writes those of IPv4, too: for a listener on `::` a proxy at 127.0.0.1 has such a one, and if it
+were not believed, everybody behind it would come from this machine."""
 
 
 class _Quiet(uvicorn.Server):
@@ -88,6 +92,7 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             proxy_headers=bool(broker.settings.http_hosts),
+            forwarded_allow_ips=PROXIES,
             server_header=False,
             date_header=True,
             timeout_graceful_shutdown=1,

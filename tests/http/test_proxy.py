@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from http_admin.server import PROXIES
 from tests.http.conftest import Served, serve
 
 
@@ -34,3 +38,66 @@ def test_reverse_proxy_is_named_by_a_setting(
     with proxied.client() as client:
         answer = client.put("/api/cluster-name", json={"name": "n"}, headers=headers)
     assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "status"),
+    [
+        (None, 200),
+        ("127.0.0.1", 200),
+        ("10.0.0.5", 401),
+        ("127.0.0.1, 10.0.0.5", 401),  # the last is what the proxy says
+        ("10.0.0.5, 127.0.0.1", 401),
+        ("nonsense", 401),
+    ],
+)
+def test_default_user_is_refused_to_who_is_elsewhere_behind_the_proxy(
+    proxied: Served, forwarded: str | None, status: int
+) -> None:
+    headers = {} if forwarded is None else {"x-forwarded-for": forwarded}
+    with proxied.client() as client:
+        assert client.get("/api/whoami", headers=headers).status_code == status
+
+
+def test_session_of_the_default_user_is_refused_to_who_is_elsewhere(proxied: Served) -> None:
+    with proxied.client(None) as client:
+        login = {"username": "guest", "password": "guest"}
+        assert client.post("/api/login", json=login).status_code == 200
+        assert client.get("/api/whoami").status_code == 200
+        answer = client.get("/api/whoami", headers={"x-forwarded-for": "10.0.0.5"})
+        assert answer.status_code == 401
+        assert answer.json()["reason"] == "User can only log in via localhost"
+
+
+def test_whose_word_is_taken_is_not_for_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.9.9.9")
+    with serve(http_hosts="broker.example.com") as threaded, Served(threaded).client() as client:
+        answer = client.get("/api/whoami", headers={"x-forwarded-for": "10.0.0.5"})
+        assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("peer", "seen"),
+    [
+        ("127.0.0.1", "10.0.0.5"),
+        ("127.3.2.1", "10.0.0.5"),
+        ("::1", "10.0.0.5"),
+        ("::ffff:127.0.0.1", "10.0.0.5"),  # over IPv4 to a listener on `::`
+        ("10.0.0.4", "10.0.0.4"),
+        ("::ffff:10.0.0.4", "::ffff:10.0.0.4"),
+        ("::2", "::2"),
+    ],
+)
+def test_proxies_on_this_machine_are_believed(peer: str, seen: str) -> None:
+    hosts: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        hosts.append(scope["client"][0])
+
+    scope: Any = {
+        "type": "http",
+        "client": (peer, 1),
+        "headers": [(b"x-forwarded-for", b"10.0.0.5")],
+    }
+    asyncio.run(ProxyHeadersMiddleware(app, PROXIES)(scope, None, None))  # type: ignore[arg-type]
+    assert hosts == [seen]
