@@ -51,6 +51,8 @@ class PatientProtocol(HttpToolsProtocol):
         self._is_stranger = False
         self._host = ""
         self._gathered = 0
+        self._head = 0
+        self._has_spoken = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
@@ -81,25 +83,42 @@ class PatientProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._gathered += len(data)
+        self._has_spoken = True
         super().data_received(data)
         if self._gathered > LARGEST_HEAD and not self.transport.is_closing():
-            self._tell(f"a head of more than {LARGEST_HEAD} octets")
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        self._tell(f"a head of more than {LARGEST_HEAD} octets")
+        self.transport.write(_TOO_LARGE)
+        self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        self._tell("not a request")
-        super().send_400_response(msg)
+        if self._head > LARGEST_HEAD:
+            self._refuse_head()
+        else:
+            self._tell("not a request")
+            super().send_400_response(msg)
 
     def _tell(self, why: str) -> None:
         facts = {"event": "refused", "peer": self._host, "why": why}
         log.warning("HTTP from %s refused: %s", self._host, why, extra={"facts": facts})
 
     def on_message_begin(self) -> None:
-        self._gathered = 0
+        self._gathered = self._head = 0
         self._wait()
         super().on_message_begin()
         cast(Scope, self.scope)[LET_IN] = self._let_in
+
+    def on_url(self, url: bytes) -> None:
+        self._head += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head += len(name) + len(value)
+        if self._head > LARGEST_HEAD:  # of one read: the parser gives up, and asks for a 400
+            raise ValueError("too large")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._gathered = 0
@@ -121,7 +140,13 @@ class PatientProtocol(HttpToolsProtocol):
     def _wait(self) -> None:
         if self._deadline is None:
             loop = asyncio.get_running_loop()
-            self._deadline = loop.call_later(self.seconds, self.transport.abort)
+            self._deadline = loop.call_later(self.seconds, self._cut_off)
+
+    def _cut_off(self) -> None:
+        """Browsers open connections that they may need, and say nothing: no line about those."""
+        if self._has_spoken and not self.transport.is_closing():
+            self._tell(f"no whole request in {self.seconds:g} s")
+        self.transport.abort()
 
     # Answers that nobody reads: a buffer that stays full, a close that cannot be finished.
 

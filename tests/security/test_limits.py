@@ -196,6 +196,20 @@ async def _send_without_end(address: tuple[str, int], start: bytes) -> None:
         await writer.wait_closed()
 
 
+@pytest.mark.parametrize(("octets", "status"), [(60_000, (b"401",)), (70_000, (b"431", b""))])
+async def test_large_head_is_refused_when_it_comes_at_once(
+    octets: int, status: tuple[bytes, ...]
+) -> None:
+    """Nothing is left of it to wait for. What was not read may cost one the answer."""
+    said = b"GET /api/overview HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: "
+    async with _running(http_enabled=True) as running:
+        assert running.http_address is not None
+        reader, writer = await asyncio.open_connection(*running.http_address)
+        writer.write(said + b"y" * octets + b"\r\n\r\n")
+        assert (await _ends(reader))[9:12] in status
+        writer.transport.abort()
+
+
 async def test_who_does_not_read_the_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     async with _running(http_enabled=True, http_timeout=0.3) as running:
         await running.http_ready()

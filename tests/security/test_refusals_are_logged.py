@@ -21,6 +21,8 @@ from tests.support.brokers import running_leveret
 
 PATIENCE = 30.0
 SECRET = "hunter2-not-to-be-seen"
+HEAD = b"PUT /api/vhosts/x HTTP/1.1\r\nhost: localhost\r\n"
+LOGIN = b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
 HELLO = b"AMQP\x00\x00\x09\x01"
 
 
@@ -110,6 +112,18 @@ def test_who_leaves_before_coming_in_is_one_line(
         lines(name, "left before it opened a vhost")
     levels = [one.levelname for one in caplog.records if "left before" in one.getMessage()]
     assert levels == ["INFO", "DEBUG"]
+
+
+@pytest.mark.parametrize("said", [b"", HEAD, HEAD + LOGIN + b"content-length: 9\r\n\r\n{"])
+def test_requests_that_do_not_arrive_whole(lines: Lines, said: bytes) -> None:
+    settings = leveret.in_process_settings(http_enabled=True, http_timeout=0.3)
+    with leveret.ThreadedBroker(settings) as threaded:
+        url = httpx.URL(threaded.http_url)
+        with contextlib.suppress(ConnectionError):
+            _say((url.host, url.port or 0), said)
+        if said:
+            lines("HTTP from 127.0.0.1 refused: no whole request in 0.3 s")
+        lines("HTTP from", count=1 if said else 0)
 
 
 def test_nonsense_is_one_line_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
