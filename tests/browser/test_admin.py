@@ -81,6 +81,17 @@ def test_a_user_that_is_there_is_not_overwritten(tab: Dashboard, user: str) -> N
     expect(form.get_by_test_id("error")).to_contain_text("There is a user bert already")
 
 
+def test_deleting_the_last_administrator_is_warned_of(tab: Dashboard) -> None:
+    tab.open("users", "guest")
+    tab.press("Delete user")
+    question = tab.page.get_by_role("dialog")
+    expect(question).to_contain_text("You are signed in as this user and will be signed out.")
+    expect(question).to_contain_text("There is no other administrator")
+    tab.press("Keep it", question)
+    expect(question).to_have_count(0)
+    assert "guest" in tab.api.names("users")
+
+
 def test_change_a_users_role_and_password(tab: Dashboard, user: str) -> None:
     tab.api.put("permissions", SHOP, user, body={"configure": "", "write": "", "read": ""})
     tab.open("users", user)
@@ -100,16 +111,22 @@ def test_topic_permission(tab: Dashboard, user: str) -> None:
     tab.open("users", user)
     form = tab.page.get_by_role("form", name="Set topic permission")
     form.get_by_label("Virtual host").select_option(SHOP)
-    form.get_by_label("Exchange").fill("orders")
+    buttons = tab.page.get_by_role("button", name="Take away topic permission")
     form.get_by_label("Publish keys").fill("^order")
-    tab.press("Set topic permission", form)
-    tab.says("Topic permission set")
+    for number, exchange in enumerate(("orders", "amq.topic"), 1):
+        form.get_by_label("Exchange").fill(exchange)
+        tab.press("Set topic permission", form)
+        expect(buttons).to_have_count(number)
     found = tab.api.get("topic-permissions", SHOP, user)
-    assert [(one["exchange"], one["write"]) for one in found] == [("orders", "^order")]
-    tab.page.get_by_role("button", name="Take away topic permission").click()
-    tab.says("Topic permissions taken away")
-    expect(tab.page.get_by_role("button", name="Take away topic permission")).to_have_count(0)
-    assert tab.api.get("users", user, "topic-permissions") == []
+    assert {(one["exchange"], one["write"]) for one in found} == {
+        ("orders", "^order"), ("amq.topic", "^order"),
+    }  # fmt: skip
+    tab.press(f"Take away topic permission on orders in {SHOP}")
+    tab.confirm(f"{user} may then use every routing key with orders in {SHOP}")
+    tab.says("Topic permission taken away")
+    expect(buttons).to_have_count(1)
+    (left,) = tab.api.get("users", user, "topic-permissions")
+    assert left["exchange"] == "amq.topic"
 
 
 def test_add_trace_and_delete_a_vhost(tab: Dashboard) -> None:
@@ -121,6 +138,11 @@ def test_add_trace_and_delete_a_vhost(tab: Dashboard) -> None:
     tab.press("Add virtual host", form)
     expect(tab.test_id("vhosts")).to_contain_text("soon gone")
     assert tab.api.get("vhosts", "for a while")["default_queue_type"] == "quorum"
+    form.get_by_label("Name").fill("for a while")
+    form.get_by_label("Description").fill("another")
+    tab.press("Add virtual host", form)
+    expect(form.get_by_test_id("error")).to_contain_text("There is a virtual host for a while")
+    assert tab.api.get("vhosts", "for a while")["description"] == "soon gone"
     tab.page.get_by_role("link", name="for a while").click()
     expect(tab.test_id("permissions")).to_contain_text("guest")
     tab.page.get_by_label("Copy every message").check()
@@ -224,6 +246,8 @@ def test_import_of_something_else_is_refused_in_words(tab: Dashboard, tmp_path: 
     tab.open("definitions")
     tab.page.get_by_label("File").set_input_files(tmp_path / "letter.json")
     expect(tab.test_id("error")).to_contain_text("letter.json is not a JSON file")
+    tab.press("Import definitions")
+    expect(tab.test_id("error")).to_have_text("letter.json is not a JSON file.")  # it alone
 
 
 def test_settings_in_force_are_shown_with_their_source(tab: Dashboard) -> None:

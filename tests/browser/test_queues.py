@@ -56,6 +56,24 @@ def test_an_empty_broker_tells_what_to_do_next(tab: Dashboard) -> None:
         expect(tab.test_id("empty")).to_contain_text("No open channel")
 
 
+def test_a_missing_name_is_asked_for_where_it_can_be_seen(tab: Dashboard) -> None:
+    """The browser scrolls up to the field: not to where the bar at the top covers it."""
+    tab.open("new-queue")
+    form = tab.test_id("declare-queue")
+    tab.press("Declare queue", form)
+    name = form.get_by_label("Name required")
+    expect(name).to_be_focused()
+    field, bar = name.bounding_box(), tab.page.locator(".topbar").bounding_box()
+    assert field and bar and field["y"] >= bar["y"] + bar["height"]
+
+
+def test_the_program_for_a_log_reads_what_is_in_it(tab: Dashboard, vhost: str) -> None:
+    log = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    tab.api.put("queues", vhost, "clicks", body=log)
+    tab.open("queues", vhost, "clicks")
+    expect(tab.page.locator("pre")).to_contain_text('arguments={"x-stream-offset": "first"}')
+
+
 def test_a_log_is_listed_with_its_partitions(tab: Dashboard) -> None:
     """Its records are in them, so it does not claim to hold none."""
     tab.enter(SHOP)

@@ -8,7 +8,7 @@ import { exchangeArgs, readExchangeArgs } from '../src/lib/exchange-arguments';
 import { asPage } from '../src/lib/paging';
 import { commitWords, isConnection, laneSegments, recordsQuery, resetTarget, retentionWords, scaleOf, shownRecord, waitingMembers } from '../src/lib/logs';
 import { bodyOf, hexDump, legs, moments } from '../src/lib/messages';
-import { amqpUrl, publishSnippet } from '../src/lib/snippets';
+import { amqpUrl, consumeSnippet, publishSnippet } from '../src/lib/snippets';
 
 describe('format', () => {
   it('groups thousands and shows a dash for the unknown', () => {
@@ -162,6 +162,10 @@ describe('snippets', () => {
   });
   it('quotes queue names for Python', () => {
     expect(publishSnippet('amqp://x', 'a"b')).toContain('queue_declare("a\\"b", durable=True)');
+  });
+  it('reads a log from its first record', () => {
+    expect(consumeSnippet('amqp://x', 'q')).toContain('basic_consume("q", on_message)');
+    expect(consumeSnippet('amqp://x', 'q', true)).toContain('basic_consume("q", on_message, arguments={"x-stream-offset": "first"})');
   });
 });
 

@@ -15,6 +15,10 @@ export interface Line {
   color: number;
 }
 
+/** Steps between marks: whole seconds, since labels have no fractions, and powers of two for octets. */
+const SECOND_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400];
+const OCTET_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
+
 interface ChartProps {
   title: string;
   /** Octets are a rate, too, shown in KiB and so on. */
@@ -36,8 +40,10 @@ function options(props: ChartProps, width: number, height: number, onHover: (ind
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
     scales: { x: { range: (_plot, min, max) => span(min, max) }, y: { range: (_plot, _min, max) => [0, Math.max(1, (max ?? 0) * 1.1)] } },
     axes: [
-      { ...axis, size: 30, space: 70, values: (_plot, ticks) => ticks.map(clock) },
-      { ...axis, size: props.kind === 'octets' ? 64 : 48, space: 34, values: (_plot, ticks) => ticks.map(props.kind === 'octets' ? bytes : compact) },
+      { ...axis, size: 30, space: 70, incrs: SECOND_STEPS, values: (_plot, ticks) => ticks.map(clock) },
+      props.kind === 'octets'
+        ? { ...axis, size: 64, space: 34, incrs: OCTET_STEPS, values: (_plot, ticks) => ticks.map(bytes) }
+        : { ...axis, size: 48, space: 34, values: (_plot, ticks) => ticks.map(compact) },
     ],
     series: [{}, ...props.lines.map((line) => lineStyle(line, props.lines.length === 1))],
     hooks: { setCursor: [(plot) => onHover(plot.cursor.idx ?? null)] },

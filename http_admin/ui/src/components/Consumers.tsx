@@ -15,7 +15,7 @@ const REST: readonly Column<Consumer>[] = [
   } },
 ];
 const BY_CHANNEL: Column<Consumer> = { id: 'channel', title: 'Channel', render: (one) => <ChannelLink name={one.channel_details?.name} /> };
-const BY_QUEUE: Column<Consumer> = { id: 'queue', title: 'Queue', render: (one) => (one.queue ? <QueueLink vhost={one.queue.vhost} name={one.queue.name} /> : '–') };
+const BY_QUEUE: Column<Consumer> = { id: 'queue', title: 'Queue', render: (one) => (one.queue ? <span><QueueLink vhost={one.queue.vhost} name={one.queue.name} /></span> : '–') };
 
 export function Consumers({ consumers, of }: { consumers: readonly Consumer[]; of: 'queue' | 'channel' }) {
   const columns = [TAG, of === 'queue' ? BY_CHANNEL : BY_QUEUE, ...REST];

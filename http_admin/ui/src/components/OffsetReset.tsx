@@ -69,7 +69,7 @@ export function OffsetReset({ vhost, log, group, onClose, onDone }: ResetProps) 
   return (
     <Dialog title={`Move the offsets of ${group.group}`} onClose={onClose} testid="offset-reset">
       <Form label="Move offsets" action="Preview" onSubmit={async () => setPreview(await send(true))} onCancel={onClose}>
-        <SelectField label="Move to" value={kind} onInput={change((next: string) => setKind(next as ResetKind))} options={TARGETS} />
+        <SelectField wide label="Move to" value={kind} onInput={change((next: string) => setKind(next as ResetKind))} options={TARGETS} />
         <SelectField label="In" value={partition} onInput={change(setPartition)} options={options} />
         {kind === 'offset' && <TextField label="Offset" value={text} onInput={change(setText)} required />}
         {kind === 'time' && <TextField label="Time" type="datetime-local" value={text} onInput={change(setText)} required />}

@@ -17,6 +17,7 @@ interface TextProps extends FieldProps {
   onInput: (text: string) => void;
   type?: 'text' | 'password' | 'number' | 'search' | 'datetime-local';
   required?: boolean;
+  min?: number;
   placeholder?: string;
   name?: string;
   autocomplete?: string;
@@ -35,7 +36,7 @@ export function TextField(props: TextProps) {
         {label} {required && <span class="required">required</span>}
       </label>
       <div class="input-row">
-        <input id={id} type={type} value={value} name={props.name} required={required} placeholder={props.placeholder}
+        <input id={id} type={type} value={value} name={props.name} required={required} min={props.min} placeholder={props.placeholder}
           autocomplete={props.autocomplete ?? 'off'} spellcheck={false} autoFocus={props.autoFocus} disabled={props.disabled}
           list={list ? `${id}-list` : undefined} aria-describedby={help ? `${id}-help` : undefined}
           onInput={(event) => onInput(event.currentTarget.value)} />

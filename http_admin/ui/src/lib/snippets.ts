@@ -22,14 +22,16 @@ export function publishSnippet(url: string, queue = 'hello'): string {
   return `${opening(url)}channel.queue_declare(${name}, durable=True)\nchannel.basic_publish("", ${name}, b"Hello, hare!")\nconnection.close()\n`;
 }
 
-export function consumeSnippet(url: string, queue: string): string {
+/** A log is read from its first record: without an offset only what comes next would be shown. */
+export function consumeSnippet(url: string, queue: string, isLog = false): string {
+  const offset = isLog ? ', arguments={"x-stream-offset": "first"}' : '';
   return `${opening(url)}
 def on_message(channel, method, properties, body):
     print(body)
     channel.basic_ack(method.delivery_tag)
 
 channel.basic_qos(prefetch_count=20)
-channel.basic_consume(${quoted(queue)}, on_message)
+channel.basic_consume(${quoted(queue)}, on_message${offset})
 channel.start_consuming()
 `;
 }

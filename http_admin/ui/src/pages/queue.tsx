@@ -45,9 +45,11 @@ async function purge(shown: Queue, refresh: () => Promise<void>): Promise<void> 
 
 async function deleteQueue(shown: Queue): Promise<void> {
   const queue = await fresh(shown);
+  const readers = queue.consumers ?? 0;
+  const cut = readers === 0 ? '' : `, and ${plural(readers, 'consumer')} cut off`;
   const yes = await confirmLoss({
     title: `Delete ${queue.name}?`,
-    loss: `The queue, its bindings and ${plural(queue.messages ?? 0, 'message')} will be lost, and ${plural(queue.consumers ?? 0, 'consumer')} cut off. This cannot be undone.`,
+    loss: `The queue, its bindings and ${plural(queue.messages ?? 0, 'message')} will be lost${cut}. This cannot be undone.`,
     action: 'Delete queue',
   });
   if (yes && (await attempt(() => remove(apiPath('queues', queue.vhost, queue.name)), `${queue.name} is deleted.`))) go('#/queues');
@@ -86,6 +88,7 @@ function OverviewTab({ queue, range, onRange }: { queue: Queue; range: Range; on
   const scope = useScope();
   const url = amqpUrl(scope.overview, scope.session.name, queue.vhost, location.hostname);
   const consumers = queue.consumer_details ?? [];
+  const isLog = queue.type === 'stream';
   return (
     <>
       <Numbers queue={queue} />
@@ -93,8 +96,8 @@ function OverviewTab({ queue, range, onRange }: { queue: Queue; range: Range; on
       <Card title="Consumers">
         {consumers.length > 0 ? <Consumers consumers={consumers} of="queue" /> : (
           <Empty title="No consumer">
-            <p>This program takes messages from the queue, one after the other:</p>
-            <Snippet code={consumeSnippet(url, queue.name)} label="Python program that consumes" />
+            <p>{isLog ? 'This program reads the log from its first record; nothing is taken away:' : 'This program takes messages from the queue, one after the other:'}</p>
+            <Snippet code={consumeSnippet(url, queue.name, isLog)} label="Python program that consumes" />
           </Empty>
         )}
       </Card>

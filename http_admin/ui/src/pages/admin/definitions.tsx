@@ -83,6 +83,7 @@ function ImportCard() {
     }
   };
   const run = async (): Promise<void> => {
+    if (error !== null) return; // the note about the file stands there already
     if (loaded === null) throw new Error('Choose a file first.');
     await post(pathFor(vhost), loaded.data);
     toast(`Imported: ${summary(loaded.data)}.`);

@@ -42,7 +42,7 @@ function LimitForm({ kind, owners, onDone }: { kind: Kind; owners: readonly stri
     <Form label={`Set a limit (${kind})`} action="Set limit" testid={`add-${kind}`} onSubmit={submit}>
       <SelectField label={kind === 'vhost-limits' ? 'Virtual host' : 'User'} value={chosen} onInput={setOwner} options={owners} />
       <SelectField label="Limit" value={limit} onInput={setLimit} options={NAMES[kind]} />
-      <TextField label="At most" type="number" value={amount} onInput={setAmount} required help="0 allows none; −1 means no limit." />
+      <TextField label="At most" type="number" min={-1} value={amount} onInput={setAmount} required help="0 allows none; −1 means no limit." />
     </Form>
   );
 }

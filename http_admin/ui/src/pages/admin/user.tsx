@@ -4,7 +4,7 @@ import { useOnce } from '../../api/live';
 import type { Permission, TopicPermission, User } from '../../api/types';
 import { Badge, Card, PageHead } from '../../components/basics';
 import { DataTable, type Column } from '../../components/DataTable';
-import { attempt, ErrorNote, Loading, toast } from '../../components/feedback';
+import { attempt, confirmLoss, ErrorNote, Loading, toast } from '../../components/feedback';
 import { CheckField, Form, SelectField, TextField } from '../../components/forms';
 import { PermissionForm, PermissionTable } from '../../components/Permissions';
 import { go } from '../../lib/hooks';
@@ -46,6 +46,15 @@ function TopicPermissions({ name, vhosts }: { name: string; vhosts: readonly str
   const [write, setWrite] = useState('.*');
   const [read, setRead] = useState('.*');
   const where = vhost === '' ? (vhosts[0] ?? '/') : vhost;
+  // It narrowed what the user may do, so taking it away allows more.
+  const clear = async (one: TopicPermission): Promise<void> => {
+    const yes = await confirmLoss({
+      title: 'Take this topic permission away?',
+      loss: `${name} may then use every routing key with ${one.exchange} in ${one.vhost}.`,
+      action: 'Take away',
+    });
+    if (yes && (await attempt(() => remove(apiPath('topic-permissions', one.vhost, name, one.exchange)), 'Topic permission taken away.'))) await list.refresh();
+  };
   if (list.error) return list.error.missing ? null : <ErrorNote error={list.error} />;
   const columns: Column<TopicPermission>[] = [
     { id: 'vhost', title: 'Virtual host', render: (one) => one.vhost },
@@ -54,7 +63,7 @@ function TopicPermissions({ name, vhosts }: { name: string; vhosts: readonly str
     { id: 'read', title: 'Bind keys', render: (one) => <code>{one.read}</code> },
     { id: 'clear', title: '', render: (one) => (
       <button class="button button-small" aria-label={`Take away topic permission on ${one.exchange} in ${one.vhost}`}
-        onClick={() => void attempt(() => remove(apiPath('topic-permissions', one.vhost, name)), 'Topic permissions taken away.').then(() => list.refresh())}>Take away</button>
+        onClick={() => void clear(one)}>Take away</button>
     ) },
   ];
   return (
@@ -90,7 +99,7 @@ export function UserPage({ name }: { name: string }) {
   return (
     <>
       <PageHead title={name} parent={parent} sub={tagsOf(user.data).map((tag) => <Badge key={tag}>{tag}</Badge>)}>
-        <button class="button button-danger" onClick={() => void deleteUser(name).then((done) => done && go('#/users'))}>Delete user</button>
+        <button class="button button-danger" onClick={() => void deleteUser(name, scope.session.name).then((done) => done && go('#/users'))}>Delete user</button>
       </PageHead>
       <Card title="Permissions">
         {(permissions.data ?? []).length > 0 ? <PermissionTable permissions={permissions.data ?? []} show="vhost" onChange={again} /> : <p class="note note-warn card-lead"><span>This user may not enter any virtual host yet.</span></p>}

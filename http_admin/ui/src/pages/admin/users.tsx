@@ -8,6 +8,7 @@ import { attempt, confirmLoss, ErrorNote, Loading, toast } from '../../component
 import { CheckField, Form, TextField } from '../../components/forms';
 import { plural } from '../../lib/format';
 import { href } from '../../lib/route';
+import { useScope } from '../../lib/session';
 import { matching, sorted, type Sorting } from '../../lib/sort';
 
 export const TAGS: readonly { id: string; help: string }[] = [
@@ -31,12 +32,21 @@ export function TagPicker({ tags, onChange }: { tags: readonly string[]; onChang
   );
 }
 
+/** What else goes with a user: the own session, or the last one who may manage the broker. */
+async function warning(name: string, me: string): Promise<string> {
+  const users = await get<User[]>('/api/users').catch(() => []);
+  const admins = users.filter((one) => tagsOf(one).includes('administrator')).map((one) => one.name);
+  const last = admins.length === 1 && admins[0] === name ? ' There is no other administrator: nobody could manage this broker any more.' : '';
+  return `${name === me ? ' You are signed in as this user and will be signed out.' : ''}${last}`;
+}
+
 /** Asks and deletes; says which virtual hosts the user loses. */
-export async function deleteUser(name: string): Promise<boolean> {
+export async function deleteUser(name: string, me: string): Promise<boolean> {
   const held = await get<Permission[]>(apiPath('users', name, 'permissions')).catch(() => []);
+  const more = await warning(name, me);
   const yes = await confirmLoss({
     title: `Delete user ${name}?`,
-    loss: `Its password, role and permissions in ${plural(held.length, 'virtual host')} will be lost; its open connections are refused from then on. Queues and messages stay.`,
+    loss: `Its password, role and permissions in ${plural(held.length, 'virtual host')} will be lost; its open connections are refused from then on. Queues and messages stay.${more}`,
     action: 'Delete user',
   });
   return yes && attempt(() => remove(apiPath('users', name)), `User ${name} is deleted.`);
@@ -64,12 +74,13 @@ function AddUser({ known, onDone }: { known: readonly string[]; onDone: () => vo
 }
 
 export function UsersPage() {
+  const { session } = useScope();
   const users = useOnce<User[]>('/api/users');
   const permissions = useOnce<Permission[]>('/api/permissions');
   const [filter, setFilter] = useState('');
   const [sorting, setSorting] = useState<Sorting>({ by: 'name', descending: false });
   const drop = async (name: string): Promise<void> => {
-    if (await deleteUser(name)) await users.refresh();
+    if (await deleteUser(name, session.name)) await users.refresh();
   };
   const columns: Column<User>[] = [
     { id: 'name', title: 'Name', sort: 'name', render: (user) => <a href={href(['users', user.name])}>{user.name}</a> },

@@ -25,12 +25,13 @@ export async function deleteVhost(vhost: Vhost): Promise<boolean> {
   return yes && attempt(() => remove(apiPath('vhosts', vhost.name)), `Virtual host ${vhost.name} is deleted.`);
 }
 
-function AddVhost({ onDone }: { onDone: () => void }) {
+function AddVhost({ known, onDone }: { known: readonly string[]; onDone: () => void }) {
   const [name, setName] = useState('');
   const [description, setDescription] = useState('');
   const [type, setType] = useState('classic');
   return (
     <Form label="Add a virtual host" action="Add virtual host" testid="add-vhost" onSubmit={async () => {
+      if (known.includes(name)) throw new Error(`There is a virtual host ${name} already.`);
       await put(apiPath('vhosts', name), { description, default_queue_type: type });
       toast(`Virtual host ${name} is there.`);
       setName('');
@@ -70,7 +71,7 @@ export function VhostsPage() {
           <DataTable label="Virtual hosts" testid="vhosts" columns={columns} rows={rows} rowKey={(one) => one.name} sorting={sorting} onSort={setSorting} />
         </Card>
       )}
-      {admin && <Card title="Add a virtual host"><AddVhost onDone={() => void live.refresh()} /></Card>}
+      {admin && <Card title="Add a virtual host"><AddVhost known={(live.data ?? []).map((one) => one.name)} onDone={() => void live.refresh()} /></Card>}
     </>
   );
 }
