@@ -114,7 +114,7 @@ class RunningBroker:
             if settings.plain_enabled:
                 self.amqp_address = await self.amqp.listen(settings.host, settings.amqp_port)
                 self.http_address = self._listen_for_http(settings.http_port)
-            if settings.tls_cert or not settings.plain_enabled:
+            if _asks_for_tls(settings):
                 await self._listen_securely()
         except (OSError, LaunchError) as error:
             await self.stop()
@@ -430,6 +430,13 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def _asks_for_tls(settings: Settings) -> bool:
+    """Any of it asks: whoever wants certificates of clients must not get a plain port unawares."""
+    files = settings.tls_cert or settings.tls_key or settings.tls_ca
+    wishes = settings.tls_verify != "none" or settings.tls_login != "off"
+    return bool(files) or wishes or not settings.plain_enabled
 
 
 def _cannot_listen(settings: Settings, error: OSError) -> str:

@@ -95,7 +95,8 @@ def _expires(name: str) -> float | None:
 
 def _check(settings: Settings) -> None:
     if not settings.tls_cert or not settings.tls_key:
-        raise TlsError("tls_cert and tls_key go together; one of them is missing")
+        missing = "both are" if settings.tls_cert == settings.tls_key else "one of them is"
+        raise TlsError(f"TLS needs tls_cert and tls_key, which go together; {missing} missing")
     if settings.tls_verify != "none" and not settings.tls_ca:
         raise TlsError(f"tls_verify is {settings.tls_verify}; that needs tls_ca")
     if settings.tls_login != "off" and settings.tls_verify == "none":

@@ -156,13 +156,22 @@ class Api:
         url = self._target.shown
         if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
             return CliError(f"{url!r} is not a URL such as http://127.0.0.1:15672.", ExitCode.USAGE)
+        if "WRONG_VERSION_NUMBER" in str(error):
+            text = f"{url} does not speak TLS; its URL begins with http, not https."
+            return CliError(text, ExitCode.UNAVAILABLE)
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            text = f"the certificate of {url} is not trusted; --ca-file names who signed it."
+            return CliError(text, ExitCode.UNAVAILABLE)
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             text = f"no server answers at {url} ({error}); is `leveret serve` running there?"
             return CliError(text, ExitCode.UNAVAILABLE)
         if isinstance(error, httpx.TimeoutException):
             text = f"{url} did not answer within {self._target.timeout:g} s."
             return CliError(text, ExitCode.TIMEOUT)
-        return CliError(f"the connection to {url} broke: {error}", ExitCode.UNAVAILABLE)
+        text = f"the connection to {url} broke: {str(error).rstrip('.')}"
+        if isinstance(error, httpx.RemoteProtocolError):
+            text += "; is that its HTTP port, 15672 unless set otherwise, and not for https?"
+        return CliError(text, ExitCode.UNAVAILABLE)
 
     def _refused(self, response: httpx.Response, where: str, what: str | None) -> CliError:
         reason, status = _reason(response), response.status_code

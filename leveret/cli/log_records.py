@@ -20,7 +20,7 @@ from leveret.cli.api import LONGEST_WAIT, Json, decoded, encoded, path
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.inputs import line_batches, pairs
 from leveret.cli.log_names import log_named, suggesting
-from leveret.cli.output import Formatter, write_csv
+from leveret.cli.output import Formatter, counted, write_csv
 from leveret.cli.session import Session, client_command
 
 commands = typer.Typer()
@@ -53,9 +53,10 @@ def produce(
     common: dict[str, Json] = {} if partition is None else {"partition": partition}
     common |= {"headers": pairs(headers, "header")} if headers else {}
     where, what, sent = path("logs", session.vhost, name, "publish"), log_named(session, name), 0
-    if sys.stdin.isatty():
+    is_typed = sys.stdin.isatty()
+    if is_typed:
         session.out.remark("One record a line; end with Ctrl-D.")
-    with session.out.progress() as progress:
+    with session.out.progress(is_typed=is_typed) as progress:
         task = progress.add_task("producing", total=None)
         for lines in line_batches(sys.stdin.fileno()):
             records = [_record(line, key_separator, common) for line in lines]
@@ -65,7 +66,7 @@ def produce(
                     session.api.post(where, {"records": batch}, what=what)
                 sent += len(batch)
                 progress.advance(task, len(batch))
-    session.out.remark(f"{sent} records produced.")
+    session.out.remark(f"{counted(sent, 'record')} produced.")
 
 
 def _record(line: bytes, separator: str | None, common: dict[str, Json]) -> dict[str, Json]:
@@ -311,7 +312,7 @@ def consume(
         pass
     finally:
         reader.close()
-    session.out.remark(f"{seen} records consumed.")
+    session.out.remark(f"{counted(seen, 'record')} consumed.")
 
 
 def _follow(reader: Reader, count: int | None, idle: float | None) -> Iterator[list[Json]]:

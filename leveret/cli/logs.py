@@ -15,7 +15,7 @@ from leveret.cli.api import Json, path
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.log_names import did_you_mean, log_named, suggesting
 from leveret.cli.log_records import commands as record_commands
-from leveret.cli.output import Formatter, write_json
+from leveret.cli.output import Formatter, counted, write_json
 from leveret.cli.session import Session, client_command
 
 commands = typer.Typer(help="Logs: partitioned, replayable, with consumer groups.")
@@ -62,7 +62,7 @@ def create(
     if was_there:
         session.out.remark(f"Log '{name}' was there already, just so.")
     else:
-        session.out.remark(f"Log '{name}' created with {partitions} partition(s).")
+        session.out.remark(f"Log '{name}' created with {counted(partitions, 'partition')}.")
 
 
 def _age(option: str, text: str | None) -> str | None:

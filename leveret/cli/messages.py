@@ -20,7 +20,7 @@ import typer
 from leveret.cli.api import LONGEST_WAIT, Json, decoded, encoded, path
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.inputs import lines, pairs, read_all, tell_who_types
-from leveret.cli.output import Formatter, write_csv, write_json
+from leveret.cli.output import Formatter, counted, write_csv, write_json
 from leveret.cli.session import Session, client_command
 from leveret.cli.topology import QueueName, exchange_named, queue_named
 
@@ -143,7 +143,8 @@ def publish(
         "properties": _properties(properties, headers, is_persistent=persistent),
     }
     sent = unrouted = 0
-    with session.out.progress() as progress:
+    is_typed = (by_line or (payload is None and file in {None, "-"})) and sys.stdin.isatty()
+    with session.out.progress(is_typed=is_typed) as progress:
         task = progress.add_task("publishing", total=None if by_line else count)
         for content in _payloads(payload, file, count, by_line):
             text, encoding = encoded(content)
@@ -156,12 +157,12 @@ def publish(
 
 
 def _report_published(session: Session, sent: int, unrouted: int, *, is_mandatory: bool) -> None:
-    noun = "message" if sent == 1 else "messages"
+    messages = counted(sent, "message")
     if unrouted and is_mandatory:
-        raise CliError(f"no queue took {unrouted} of {sent} {noun}.")
+        raise CliError(f"no queue took {unrouted} of {messages}.")
     if unrouted:
-        session.out.warn(f"no queue took {unrouted} of {sent} {noun}.")
-    session.out.remark(f"{sent} {noun} published.")
+        session.out.warn(f"no queue took {unrouted} of {messages}.")
+    session.out.remark(f"{messages} published.")
 
 
 @command
@@ -232,7 +233,7 @@ def consume(
             seen += 1
     except KeyboardInterrupt:
         pass
-    session.out.remark(f"{seen} {'message' if seen == 1 else 'messages'} consumed.")
+    session.out.remark(f"{counted(seen, 'message')} consumed.")
 
 
 def _arriving(session: Session, name: str, count: int | None, idle: float | None) -> Iterator[Json]:

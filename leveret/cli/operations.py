@@ -10,6 +10,7 @@ import typer
 from leveret.cli.api import Json, path
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.inputs import json_object, read_all, write_all
+from leveret.cli.output import counted
 from leveret.cli.session import Session, client_command
 
 commands = typer.Typer()
@@ -49,7 +50,7 @@ def close_all_connections(
         except CliError as error:
             if error.code is not ExitCode.NOT_FOUND:  # it left by itself
                 raise
-    session.out.remark(f"{closed} connections closed.")
+    session.out.remark(f"{counted(closed, 'connection')} closed.")
 
 
 @command

@@ -27,6 +27,11 @@ from leveret.cli.api import Json
 T = TypeVar("T")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 class Formatter(StrEnum):
     TABLE = "table"
     PRETTY_TABLE = "pretty_table"
@@ -78,7 +83,8 @@ class Output:
         with self.progress() as progress:
             yield from progress.track(items, description=doing)
 
-    def progress(self) -> Progress:
+    def progress(self, *, is_typed: bool = False) -> Progress:
+        """A bar for who waits; none where input is typed, since it would be drawn over it."""
         console = Console(stderr=True)
         return Progress(
             TextColumn("{task.description}"),
@@ -87,7 +93,7 @@ class Output:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=self.is_quiet or not console.is_terminal,
+            disable=self.is_quiet or is_typed or not console.is_terminal,
         )
 
     def _csv(self, columns: Sequence[str], rows: Iterable[Sequence[Json]]) -> None:

@@ -69,6 +69,17 @@ def test_server_is_looked_at(leveret, rows):
     leveret("health", "port-listener/1", code=1)
 
 
+def test_a_port_that_is_not_for_http_is_asked_about(leveret, target):
+    amqp, http = (f"127.0.0.1:{port}" for port in (target.port, target.http_port))
+    said = leveret("ping", "--url", f"http://{amqp}", code=ExitCode.UNAVAILABLE)
+    assert "; is that its HTTP port, 15672 unless set otherwise, and not for https?" in said
+    said = leveret("ping", "--url", f"https://{http}", code=ExitCode.UNAVAILABLE)
+    assert (
+        said
+        == f"leveret: https://{http} does not speak TLS; its URL begins with http, not https.\n"
+    )
+
+
 def test_mistakes_are_answered_with_what_is_wrong(leveret, cli):
     leveret("declare_queue", "here")
     for words, code, said in (

@@ -155,7 +155,7 @@ def test_close_all_connections_goes_on_when_one_left_by_itself(server, cli):
     server.answers["GET /api/vhosts/%2F/connections"] = [{"name": "a"}, {"name": "b"}]
     server.answers["DELETE /api/connections/a"] = (404, {"reason": "Not Found"})
     ended = cli("close_all_connections")
-    assert (ended.code, ended.err) == (0, "1 connections closed.\n")
+    assert (ended.code, ended.err) == (0, "1 connection closed.\n")
 
 
 def test_stop_waits_until_the_server_has_gone(server, cli):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import Turns
 from tests.cli.rows_messages import GROUP, LOG
 
@@ -37,6 +39,22 @@ def test_produce_in_batches(server, cli, stdin):
     stdin(b"x\n" * 1200)
     assert cli("log", "produce", "l").err == "1200 records produced.\n"
     assert [len(body["records"]) for body in server.bodies(PUBLISH)] == [500, 500, 200]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("log", "produce", "l"), ("publish",), ("publish", "--lines"), ("publish", "-f", "-")],
+)
+def test_no_bar_is_drawn_over_what_is_typed(server, cli, stdin, monkeypatch, command):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # standard error is a terminal
+    server.answers["POST /api/exchanges/%2F/amq.default/publish"] = {"routed": True}
+    stdin(b"x\n")
+    assert "\x1b" in cli(*command).err
+    stdin(b"x\n")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    ended = cli(*command)
+    assert ended.code == 0
+    assert "\x1b" not in ended.err
 
 
 def test_produce_a_line_without_key(server, cli, stdin):

@@ -511,7 +511,11 @@ def test_values_of_a_certificate_do_not_read_as_names(parts: tuple[str, ...], wr
     [
         ({"tls_cert": "/nowhere/c.pem", "tls_key": "/nowhere/k.pem"}, "cannot be used: No such"),
         ({"tls_cert": "/nowhere/c.pem"}, "go together"),
-        ({"plain_enabled": False}, "go together"),
+        ({"tls_key": "/nowhere/k.pem"}, "one of them is missing"),
+        ({"plain_enabled": False}, "both are missing"),
+        ({"tls_ca": "/nowhere/a.pem"}, "both are missing"),
+        ({"tls_verify": "required"}, "both are missing"),
+        ({"tls_login": "common_name"}, "both are missing"),
         ({"tls_cert": "c", "tls_key": "k", "tls_verify": "required"}, "needs tls_ca"),
         ({"tls_cert": "c", "tls_key": "k", "tls_login": "common_name"}, "needs tls_verify"),
     ],
