@@ -32,21 +32,13 @@ export function TagPicker({ tags, onChange }: { tags: readonly string[]; onChang
   );
 }
 
-/** What else goes with a user: the own session, or the last one who may manage the broker. */
-async function warning(name: string, me: string): Promise<string> {
-  const users = await get<User[]>('/api/users').catch(() => []);
-  const admins = users.filter((one) => tagsOf(one).includes('administrator')).map((one) => one.name);
-  const last = admins.length === 1 && admins[0] === name ? ' There is no other administrator: nobody could manage this broker any more.' : '';
-  return `${name === me ? ' You are signed in as this user and will be signed out.' : ''}${last}`;
-}
-
 /** Asks and deletes; says which virtual hosts the user loses. */
 export async function deleteUser(name: string, me: string): Promise<boolean> {
   const held = await get<Permission[]>(apiPath('users', name, 'permissions')).catch(() => []);
-  const more = await warning(name, me);
+  const mine = name === me ? ' You are signed in as this user and will be signed out.' : '';
   const yes = await confirmLoss({
     title: `Delete user ${name}?`,
-    loss: `Its password, role and permissions in ${plural(held.length, 'virtual host')} will be lost; its open connections are refused from then on. Queues and messages stay.${more}`,
+    loss: `Its password, role and permissions in ${plural(held.length, 'virtual host')} will be lost; its open connections are refused from then on. Queues and messages stay.${mine}`,
     action: 'Delete user',
   });
   return yes && attempt(() => remove(apiPath('users', name)), `User ${name} is deleted.`);
