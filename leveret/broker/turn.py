@@ -1,7 +1,7 @@
 """What is done once per loop turn, however many frames came in.
 
 Frames mark queues as touched and connections as having something to say; at the end of the turn
-the touched queues hand out, connections write once each, and the store gets the batch.
+the touched queues hand out, the store gets the batch, and connections write once each.
 """
 
 from __future__ import annotations
