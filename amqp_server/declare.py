@@ -19,7 +19,7 @@ from leveret.broker.names import (
     require_unreserved,
     server_name,
 )
-from leveret.model.errors import AccessRefused, NotFound, NotImplementedHere
+from leveret.model.errors import BrokerError, NotFound, NotImplementedHere
 from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.tables import type_names
 from queues import HeldQueue, QueueSpec
@@ -39,7 +39,7 @@ class Declarations:
         version = self._channel.vhost.version
         try:
             self._handle(method, table)
-        except AccessRefused as error:
+        except BrokerError as error:
             if not getattr(method, "passive", False):
                 self._note(method, str(int(error.code)))
             raise
@@ -58,7 +58,9 @@ class Declarations:
     def _note(self, method: Any, outcome: str = "done") -> None:
         """Something was changed: in the audit log, unless only this connection can see it."""
         session = self._channel.session
-        queue = self._last_queue if getattr(method, "queue", None) == "" else _named_by(method)
+        is_made = isinstance(method, commands.Queue.Declare) and outcome != "done"
+        is_last = getattr(method, "queue", None) == "" and not is_made  # it has not got a name
+        queue = self._last_queue if is_last else _named_by(method)
         held = self._channel.vhost.queues.get(queue)
         if getattr(method, "exclusive", False) or (held is not None and held.owner is session):
             return

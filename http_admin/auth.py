@@ -26,6 +26,10 @@ log = logging.getLogger("leveret.http")
 
 LET_IN = "leveret.let_in"
 """Where a request's scope has the call that tells its connection that its sender is known."""
+CUT_OFF = "cut_off"
+"""Where a request's state has that it was cut off, and that this was told."""
+TARGET = "target"
+"""Where a request's state has what is changed, for the audit log, if its path does not say."""
 COOKIE = "leveret_session"
 CSRF_HEADER = "x-csrf-token"
 IDLE_SECONDS = 3_600.0
@@ -114,6 +118,7 @@ def get_doorkeeper(request: Request) -> Doorkeeper:
 
 async def current_user(request: Request) -> User:
     """Whoever asks; 401 when nobody we know. Found out once for each request."""
+    request.state.vhost = request.path_params.get("vhost", "")  # known when it has been routed
     known: User | None = getattr(request.state, "user", None)
     if known is not None:
         return known

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from http_admin.auth import LET_IN, current_user
+from http_admin.auth import CUT_OFF, LET_IN, TARGET, current_user
 from http_admin.bodies import SHORT, Bodies, announced, limit_for, read_body
 from http_admin.errors import ApiError, error_response
 from http_admin.paths import routed_path
@@ -45,7 +45,6 @@ _HEADERS = {
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = ("/api/login",)
 """Changes that nobody needs to be signed in for."""
-_REFUSED = (401, 403, 413, 429)
 _LINES_PER_SECOND = 10
 _LONGEST_ACTION = 500
 _TRAFFIC = re.compile(
@@ -107,7 +106,7 @@ class _Refusals:
 
     def tell(self, scope: Scope, status: int) -> None:
         state = scope.get("state", {})
-        if state.get("is_told"):
+        if state.get("is_told") or state.get(CUT_OFF):
             return
         second = int(time.monotonic())
         if second != self._second:
@@ -157,17 +156,20 @@ class Guard:
             leave(scope)
         if is_change(scope["method"], routed_path(scope)):
             self._note(scope, answer.status)
-        if answer.status in _REFUSED and LET_IN in scope:
+        if is_refusal(answer.status) and LET_IN in scope:
             self._refusals.tell(scope, answer.status)
 
     def _note(self, scope: Scope, status: int) -> None:
-        user = scope.get("state", {}).get("user")
+        state = scope.get("state", {})
+        user = state.get("user")
         client = scope.get("client") or ("",)
         self._audit.note(
             user=user.name if user is not None else "",
             source=client[0],
             via="HTTP",
+            vhost=state.get("vhost", ""),
             action=f"{scope['method']} {shown_path(_as_asked(scope))}"[:_LONGEST_ACTION],
+            target=state.get(TARGET, "")[:_LONGEST_ACTION],
             outcome="done" if status < 400 else str(status),
         )
 
@@ -218,6 +220,11 @@ def _as_asked(scope: Scope) -> str:
     """The path before anybody decoded it: a vhost may be called `/`."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.decode("ascii", "backslashreplace")
+
+
+def is_refusal(status: int) -> bool:
+    """Who asks for what does not exist is not refused anything."""
+    return 400 <= status < 500 and status != 404
 
 
 def is_change(method: str, path: str) -> bool:

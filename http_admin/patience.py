@@ -18,7 +18,7 @@ from typing import Any, cast
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from http_admin.auth import LET_IN
+from http_admin.auth import CUT_OFF, LET_IN
 from leveret.broker.access.strangers import Stranger, Strangers
 from leveret.config import Settings
 
@@ -146,6 +146,8 @@ class PatientProtocol(HttpToolsProtocol):
         """Browsers open connections that they may need, and say nothing: no line about those."""
         if self._has_spoken and not self.transport.is_closing():
             self._tell(f"no whole request in {self.seconds:g} s")
+            if self.scope is not None:
+                cast(Scope, self.scope)["state"][CUT_OFF] = True
         self.transport.abort()
 
     # Answers that nobody reads: a buffer that stays full, a close that cannot be finished.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from email.parser import BytesParser
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from http_admin.auth import CurrentUser, Hub, require_tag, vhost_for
+from http_admin.auth import TARGET, CurrentUser, Hub, require_tag, vhost_for
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request
 from http_admin.product import PRODUCT, RABBITMQ_VERSION, product_version
@@ -36,6 +37,8 @@ _BODY: dict[str, Any] = {
         },
     }
 }
+_OF_USERS = ("users", "permissions", "topic_permissions")
+_NAMED = 20
 
 
 def _head() -> Row:
@@ -90,7 +93,7 @@ def _name_file(response: Response, name: str) -> None:
 @router.put("/definitions", status_code=204, openapi_extra=_BODY, dependencies=[require_tag()])
 async def import_definitions(hub: Hub, request: Request) -> None:
     """Import a file of definitions, RabbitMQ's or ours; all of it, or nothing where it is wrong."""
-    await _import(hub, await request.body(), None)
+    await _import(hub, request, None)
 
 
 @router.post(
@@ -109,18 +112,31 @@ async def import_vhost_definitions(
     vhost: str, hub: Hub, user: CurrentUser, request: Request
 ) -> None:
     """Import policies, parameters, exchanges, queues and bindings into one vhost."""
-    await _import(hub, await request.body(), vhost_for(hub, user, vhost).name)
+    await _import(hub, request, vhost_for(hub, user, vhost).name)
 
 
-async def _import(hub: Broker, raw: bytes, vhost: str | None) -> None:
+async def _import(hub: Broker, request: Request, vhost: str | None) -> None:
     try:
-        document = orjson.loads(_file_in(raw))
+        document = orjson.loads(_file_in(await request.body()))
     except orjson.JSONDecodeError as error:
         raise bad_request(f"failed to parse JSON: {error}") from error
+    if isinstance(document, dict):
+        setattr(request.state, TARGET, "; ".join(_parts(document)))
     plan = read(document, vhost)
     check(hub, plan)
     apply(hub, plan)
     await until_durable(hub)
+
+
+def _parts(document: dict[str, Any]) -> Iterator[str]:
+    """What a file would change, as the audit log tells it: users before queues."""
+    for part in sorted(document, key=lambda name: name not in _OF_USERS):
+        entries = document[part]
+        if isinstance(entries, list) and entries:
+            few = [one for one in entries[:_NAMED] if isinstance(one, dict)]
+            named = [one.get("name") or one.get("user") for one in few]
+            more = f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
+            yield f"{part}: {', '.join(name for name in named if isinstance(name, str))}{more}"
 
 
 def _file_in(raw: bytes) -> bytes:

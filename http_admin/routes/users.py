@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from http_admin.auth import Hub, require_tag
+from http_admin.auth import TARGET, Hub, require_tag
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.fields import LimitBody, Tags
@@ -70,8 +70,9 @@ def users_without_permissions(hub: Hub) -> list[Row]:
 
 
 @router.post("/users/bulk-delete", status_code=204)
-async def delete_users(hub: Hub, body: UserNames) -> None:
+async def delete_users(hub: Hub, request: Request, body: UserNames) -> None:
     """Delete several users; unknown names are passed over."""
+    setattr(request.state, TARGET, ", ".join(body.users))
     hub.users.require_administrator(_without(hub, set(body.users)))
     for name in body.users:
         if name in hub.users.by_name:

@@ -178,6 +178,25 @@ def test_changes_over_http_are_audited(served: Served) -> None:
     assert CANARY not in str(found)
 
 
+def test_changes_of_what_no_path_names_are_audited_by_name(served: Served) -> None:
+    users = [{"name": name, "password_hash": "", "tags": ""} for name in ("uma", "udo")]
+    rights = {"user": "uma", "vhost": "/", "configure": "", "write": "", "read": ""}
+    made = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    queues = [{"name": f"many-{n}", **made} for n in range(23)]
+    document = {"queues": queues, "permissions": [rights], "users": users}
+    with served.client() as api:
+        assert api.post("/api/definitions", json=document).status_code == 204
+        gone = {"users": ["uma", "udo"]}
+        assert api.post("/api/users/bulk-delete", json=gone).status_code == 204
+        assert api.delete("/api/queues/%2F/many-0").status_code == 204
+        third, second, first = _entries(api, count=3)
+        assert first["target"].startswith("permissions: uma; users: uma, udo; queues: many-0, many")
+        assert first["target"].endswith("many-19 and 3 more")
+        assert second["target"] == "uma, udo"
+        assert third["vhost"] == "/" and third in _entries(api, vhost="/")
+        assert first not in _entries(api, vhost="/")
+
+
 def test_refused_changes_name_who_asked(served: Served) -> None:
     with served.client() as api, served.client(None) as nobody:
         assert nobody.delete("/api/queues/%2F/audited").status_code == 401
@@ -256,6 +275,30 @@ def test_refused_changes_over_amqp_are_audited(served: Served) -> None:
     assert (entry["action"], entry["target"]) == ("queue.declare", "not-mine")
     assert entry["outcome"] == "403" and entry["via"] == "AMQP"
     served.on_loop(lambda hub: hub.delete_user("few"))
+
+
+@pytest.mark.parametrize(
+    ("ask", "target", "outcome"),
+    [
+        (lambda channel: channel.queue_declare("sure", durable=True), "sure", "406"),
+        (lambda channel: channel.queue_delete("sure", if_unused=True), "sure", "406"),
+        (lambda channel: channel.queue_bind("sure", "nowhere", "k"), "nowhere -> sure", "404"),
+        (lambda channel: channel.queue_declare("", arguments={"x-expires": 0}), "", "406"),
+    ],
+)
+def test_changes_over_amqp_that_cannot_be_made_are_audited(
+    served: Served, ask: Callable[[Any], Any], target: str, outcome: str
+) -> None:
+    with pika.BlockingConnection(pika.URLParameters(served.amqp_url)) as connection:
+        first, second = connection.channel(), connection.channel()
+        first.queue_declare("sure", auto_delete=True)
+        first.basic_consume("sure", lambda *_: None)
+        second.queue_declare("sure", passive=True)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker):
+            ask(second)
+        with served.client() as api:
+            (entry,) = _entries(api, count=1)
+    assert (entry["target"], entry["outcome"]) == (target, outcome)
 
 
 def test_entries_can_be_chosen(served: Served) -> None:

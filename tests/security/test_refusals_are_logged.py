@@ -152,6 +152,12 @@ def test_refused_requests(served: Served, lines: Lines) -> None:
         lines("PUT /api/users/x of user 'few' refused: 403")
         assert few.put("/api/queues/%2F/few", content=b" " * 1_100_000).status_code == 413
         lines("PUT /api/queues/%2F/few of user 'few' refused: 413")
+        assert few.put("/api/queues/%2F/few", content=b"{").status_code == 400
+        lines("PUT /api/queues/%2F/few of user 'few' refused: 400")
+        assert nobody.get("/", headers={"host": "evil.example"}).status_code == 400
+        lines("GET / of user '' refused: 400")
+        assert few.get("/api/queues/%2F/none").status_code == 404
+        lines("none", count=0)
 
 
 def test_wrong_password_over_http_is_one_line(served: Served, lines: Lines) -> None:
