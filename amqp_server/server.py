@@ -174,7 +174,7 @@ class AmqpServer:
         self.broker = broker
         self.sessions: dict[Session, None] = {}
         self.pulse = Pulse()
-        self.strangers = Strangers(broker.settings, broker.clock.monotonic, log)
+        self.strangers = Strangers(broker.settings, log)
         self.handshakes: list[Handshakes] = []
         self._patience = Patience()
         self._tidier = Tidier(self._renew)

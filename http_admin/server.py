@@ -85,7 +85,7 @@ class HttpServer:
         self._surroundings = Surroundings(request_stop, named, history)
         self._surroundings.certificate_expires = certificate_expires
         self.app = create_app(broker, self._surroundings)
-        self.strangers = Strangers(broker.settings, broker.clock.monotonic, log)
+        self.strangers = Strangers(broker.settings, log)
         config = uvicorn.Config(
             self.app,
             log_config=None,

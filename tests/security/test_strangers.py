@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import leveret
 from leveret.broker.access.strangers import Strangers
+from leveret.broker.access.tally import Tally
 from leveret.config import Settings
 
 PATIENCE = 30.0
@@ -34,7 +35,7 @@ class _Stranger:
 
 def _strangers(most: int, most_from_one: int) -> Strangers:
     settings = Settings(unauthenticated_max=most, unauthenticated_max_per_address=most_from_one)
-    return Strangers(settings, time.monotonic, logging.getLogger("leveret.test"))
+    return Strangers(settings, logging.getLogger("leveret.test"), lambda seconds, call: None)
 
 
 def test_strangers_are_counted_by_address_and_in_all() -> None:
@@ -47,6 +48,24 @@ def test_strangers_are_counted_by_address_and_in_all() -> None:
     some.go("10.0.0.1", first)
     assert some.admit("10.0.0.1", fourth)
     assert len(some) == 3 and some.turned_away == 2
+
+
+def test_flood_is_told_once_a_second_and_to_its_end() -> None:
+    """No line says less than has happened, once the second is over."""
+    told: list[tuple[str, str, int]] = []
+    due: list[Callable[[], None]] = []
+    tally = Tally(lambda *line: told.append(line), lambda seconds, call: due.append(call))
+    tally.add("10.0.0.1", "a")
+    assert told == [("10.0.0.1", "a", 1)] and len(due) == 1
+    for number in range(2, 500):
+        tally.add(f"10.0.0.{number}", "b")
+    assert len(told) == 1 and len(due) == 1
+    due.pop()()
+    assert told[1:] == [("10.0.0.499", "b", 499)] and len(due) == 1
+    due.pop()()
+    assert len(told) == 2 and not due  # nothing more has come
+    tally.add("10.0.0.1", "c")
+    assert told[2:] == [("10.0.0.1", "c", 500)] and len(due) == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.booleans()), max_size=80))

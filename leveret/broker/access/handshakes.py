@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from leveret.broker.access.strangers import Stranger, Strangers
+from leveret.broker.access.tally import Tally
 
 SECONDS = 5.0
 BACKLOG = 1024
@@ -43,13 +44,12 @@ class Handshakes:
         self._admit = admit
         self._strangers = strangers
         self._log = log
-        self._failed = 0
-        self._told_at = float("-inf")
+        self._failed = Tally(self._tell)
         self._under_way: set[_Handshake] = set()
         self._listening: dict[socket.socket, asyncio.TimerHandle | None] = {}
 
     def __repr__(self) -> str:
-        return f"<Handshakes under_way={len(self._under_way)} failed={self._failed}>"
+        return f"<Handshakes under_way={len(self._under_way)} failed={self._failed.count}>"
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -121,7 +121,8 @@ class Handshakes:
                 ssl_handshake_timeout=SECONDS,
             )
         except (OSError, TimeoutError) as error:
-            self._tell(host, error)
+            why = getattr(error, "reason", None) or str(error) or "the peer has gone"
+            self._failed.add(host, why)
 
     def _uncount(self, host: str, one: _Handshake) -> None:
         self._strangers.go(host, one)
@@ -136,18 +137,11 @@ class Handshakes:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("a TLS connection could not be taken over", exc_info=error)
 
-    def _tell(self, host: str, error: Exception) -> None:
-        """At most one line a second: who scans makes thousands."""
-        self._failed += 1
-        now = asyncio.get_running_loop().time()
-        if now - self._told_at >= 1:
-            self._told_at = now
-            why = getattr(error, "reason", None) or str(error) or "the peer has gone"
-            facts = {"event": "TLS handshake failed", "peer": host, "why": why}
-            said = (host, why, self._failed)
-            self._log.warning(
-                "TLS handshake with %s failed: %s (%d so far)", *said, extra={"facts": facts}
-            )
+    def _tell(self, host: str, why: str, count: int) -> None:
+        facts = {"event": "TLS handshake failed", "peer": host, "why": why, "count": count}
+        self._log.warning(
+            "TLS handshake with %s failed: %s (%d so far)", host, why, count, extra={"facts": facts}
+        )
 
     def stop(self) -> None:
         """Accept no more; handshakes under way end."""

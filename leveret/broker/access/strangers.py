@@ -3,7 +3,7 @@
 A stranger costs a socket and some memory and has proved nothing. When there are as many as there
 may be, whoever comes from an address with fewer takes the place of the one that has waited longest
 at the address with most; anyone else is cut off at once. So a crowd from a few addresses keeps
-nobody out but its neighbours. Log lines about it are at most one a second.
+nobody out but its neighbours.
 
 AMQP and HTTP count their own: strangers to one keep nobody from the other. Counted from the moment
 a connection is accepted, so that a TLS handshake under way counts. Runs on the loop.
@@ -12,9 +12,9 @@ a connection is accepted, so that a TLS handshake under way counts. Runs on the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
+from leveret.broker.access.tally import Later, Tally
 from leveret.broker.access.throttle import source_of
 from leveret.config import Settings
 
@@ -25,14 +25,16 @@ class Stranger(Protocol):
 
 
 class Strangers:
-    def __init__(self, settings: Settings, now: Callable[[], float], log: logging.Logger) -> None:
+    def __init__(self, settings: Settings, log: logging.Logger, *later: Later) -> None:
         self._most = settings.unauthenticated_max
         self._most_from_one = settings.unauthenticated_max_per_address
-        self._now = now
         self._log = log
-        self._told_at = float("-inf")
         self._places = _Places()
-        self.turned_away = 0
+        self._tally = Tally(self._tell, *later)
+
+    @property
+    def turned_away(self) -> int:
+        return self._tally.count
 
     def __repr__(self) -> str:
         return f"<Strangers {len(self)} turned_away={self.turned_away}>"
@@ -65,16 +67,14 @@ class Strangers:
         return True
 
     def _turn_away(self, host: str, why: str) -> bool:
-        self.turned_away += 1
-        now = self._now()
-        if now - self._told_at >= 1:
-            self._told_at = now
-            facts = {"event": "connection refused", "peer": host, "why": why}
-            said = (host, why, self.turned_away)
-            self._log.warning(
-                "connection from %s refused: %s (%d so far)", *said, extra={"facts": facts}
-            )
+        self._tally.add(host, why)
         return False
+
+    def _tell(self, host: str, why: str, count: int) -> None:
+        facts = {"event": "connection refused", "peer": host, "why": why, "count": count}
+        self._log.warning(
+            "connection from %s refused: %s (%d so far)", host, why, count, extra={"facts": facts}
+        )
 
     def go(self, host: str, stranger: Stranger) -> None:
         """It has logged in, or gone away; one that lost its place has none to give back."""
