@@ -34,6 +34,7 @@ from leveret.model.store import (
 from queues import HeldQueue, QueueSpec
 from queues.log import LogError, Partition, PartitionSettings, compact
 from queues.stream import LogQueue, LogSpec, PartitionedLog, parse_log_spec
+from queues.stream.cursor import Crowd
 from queues.stream.front import LogIdentity
 from queues.stream.readers import Surroundings
 
@@ -62,6 +63,7 @@ class LogKeeper:
         self._compacted_to: dict[LogQueue, int] = {}
         self._next_tidy = broker.clock.monotonic() + TIDY_SECONDS
         self._removals: set[asyncio.Future[None]] = set()
+        self._crowd = Crowd()
         self._tidying: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -157,6 +159,7 @@ class LogKeeper:
             forget_offset=lambda queue_id, group: broker.store.delete(GroupOffset(queue_id, group)),
             defer=self._when_saved,
             now_ms=broker.clock.wall_ms,
+            crowd=self._crowd,
         )
 
     def _save_offset(self, queue_id: int, group: str, offset: int) -> None:

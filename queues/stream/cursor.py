@@ -1,8 +1,10 @@
 """One reader's place in one partition, and what has been read ahead of it.
 
 Records are handed out in order, each once; what was given back comes again, before anything new.
-At most two chunks are held: one being handed out, one read ahead on the reader thread. Records
-written a moment ago are still in the page cache and are read at once, without a change of thread.
+At most two chunks are held: one being handed out, one read ahead on the reader thread; they are the
+smaller the more cursors there are with something before them (`Crowd`). Records written a moment
+ago are still in the page cache and are read at once, without a change of thread. A cursor at the
+end of its partition costs nothing until its log tells it that there is more.
 Event-loop thread only; a crash forgets cursors, groups keep their own offsets.
 """
 
@@ -23,13 +25,41 @@ if TYPE_CHECKING:
 SMALLEST_CHUNK = 64
 LARGEST_CHUNK = 2_048
 CHUNK_BYTES = 256 * 1024
+CROWD = 64
+"""So many cursors hold chunks of the largest size; more of them share what these would hold."""
+FEW_RECORDS, FEW_BYTES = 16, 16 * 1024
 RETRY_SECONDS = 1.0
+
+
+class Crowd:
+    """How many cursors have something before them, in all logs together."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @property
+    def records(self) -> int:
+        """Of one chunk."""
+        if self.count <= CROWD:
+            return LARGEST_CHUNK
+        return max(FEW_RECORDS, LARGEST_CHUNK * CROWD // self.count)
+
+    @property
+    def octets(self) -> int:
+        if self.count <= CROWD:
+            return CHUNK_BYTES
+        return max(FEW_BYTES, CHUNK_BYTES * CROWD // self.count)
 
 
 class Readable(Protocol):
     """A partition as a cursor sees it: only what is committed."""
 
     stamp: Stamp
+    crowd: Crowd
+    at_end: dict[Cursor, None]
+    """Who is to be told of what is committed next."""
 
     @property
     def next_offset(self) -> int: ...
@@ -55,6 +85,24 @@ class Cursor:
     `filter`: what is not wanted is passed over without costing credit.
     """
 
+    __slots__ = (
+        "_again",
+        "_ahead",
+        "_at",
+        "_chunk",
+        "_filter",
+        "_is_counted",
+        "_is_loading",
+        "_read_from",
+        "_records",
+        "_resent_below",
+        "_wake",
+        "is_closed",
+        "lease",
+        "log",
+        "reading",
+    )
+
     def __init__(
         self,
         log: Readable,
@@ -78,6 +126,8 @@ class Cursor:
         self._is_loading = False
         self._read_from = position
         self._chunk = SMALLEST_CHUNK
+        self._is_counted = False
+        self._count(True)
 
     def __repr__(self) -> str:
         held = len(self._records) - self._at + len(self._ahead or ())
@@ -114,10 +164,33 @@ class Cursor:
 
     def give_back(self, record: Record) -> None:
         insort(self._again, record)
+        self.awaken()
+
+    def sleep(self) -> None:
+        """It has handed out all there is for now; what is being read wakes it, or its log does."""
+        if not self._is_loading:
+            self._count(False)
+            self.log.at_end[self] = None
+
+    def awaken(self) -> None:
+        """There may be something to hand out."""
+        if self.is_closed:
+            return
+        self.log.at_end.pop(self, None)
+        self._count(True)
+        if self.reading is not None:
+            self.reading.awake[self] = None
+        self._wake()
 
     def close(self) -> None:
         self.is_closed = True
         self._records, self._ahead, self._again = (), None, []
+        self.log.at_end.pop(self, None)
+        self._count(False)
+
+    def _count(self, is_counted: bool) -> None:
+        self.log.crowd.count += is_counted - self._is_counted
+        self._is_counted = is_counted
 
     def _refill(self) -> None:
         self._records, self._at = (), 0
@@ -130,9 +203,9 @@ class Cursor:
     def _read_now(self) -> None:
         end = self.log.next_offset
         if self._read_from < end:
-            most = min(end - self._read_from, LARGEST_CHUNK)
+            most = min(end - self._read_from, self.log.crowd.records)
             try:
-                records = self.log.read_now(self._read_from, most, CHUNK_BYTES)
+                records = self.log.read_now(self._read_from, most, self.log.crowd.octets)
             except OSError:
                 return  # the reader thread tries again, and tells of it
             self._passed(records, end)
@@ -146,10 +219,11 @@ class Cursor:
             return
         self._is_loading = True
         end = self.log.next_offset
-        most = min(left, self._chunk)
+        crowd = self.log.crowd
+        most = min(left, self._chunk, crowd.records)
         self._chunk = min(self._chunk * 4, LARGEST_CHUNK)
         self.log.read_soon(
-            self._read_from, most, CHUNK_BYTES, lambda records: self._loaded(records, end)
+            self._read_from, most, crowd.octets, lambda records: self._loaded(records, end)
         )
 
     def _loaded(self, records: Sequence[Record] | None, end: int) -> None:
@@ -163,11 +237,11 @@ class Cursor:
         if self._filter is not None:
             records = self._filter.wanted(records)
         self._ahead = records or None
-        self._wake()
+        self.awaken()
 
     def _look_again(self) -> None:
         self._is_loading = False
-        self._wake()
+        self.awaken()
 
     def _passed(self, records: Sequence[Record], end: int) -> None:
         """Nothing found below `end` means that nothing is there: compacted or damaged."""

@@ -92,6 +92,7 @@ class LogFront:
             self.readers.cancel_all()
             for name in list(self.readers.groups):
                 self.readers.forget_group(name)
+            self.readers.let_go()
         else:
             self.readers.close()
         return gone

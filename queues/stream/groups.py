@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from leveret.model.errors import PreconditionFailed
 from queues.log import CommitMode, Group, OffsetSpec, parse_offset_spec, resolve_offset
@@ -112,6 +112,11 @@ class LogGroup:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def let_go(self) -> None:
+        """It is forgotten: what it works with leads back to it, and to the log."""
+        self.close()
+        self.logs, self._group = (), cast(Group[Reading], None)
 
     def leave(self, member: Reading) -> None:
         self._apply(self._group.leave(member))

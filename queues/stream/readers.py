@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from queues.entry import Entry, Outcome
 from queues.log import CommitMode, OffsetSpec, SpecError, parse_offset_spec, resolve_offset
 from queues.port import Consumer, HeldQueue, TappedQueue
-from queues.stream.cursor import Cursor, Readable
+from queues.stream.cursor import Crowd, Cursor, Readable
 from queues.stream.filter import FILTER_ARGUMENT, RecordFilter, maybe_filter
 from queues.stream.groups import (
     DEFAULT_COMMIT_INTERVAL_MS,
@@ -31,6 +31,8 @@ COMMIT_ARGUMENT = "x-commit"
 INTERVAL_ARGUMENT = "x-commit-interval"
 OFFSET_ARGUMENT = "x-stream-offset"
 LONGEST_COMMIT_INTERVAL_MS = 3_600_000
+MOST_PLACES = 50_000
+"""Of one log: a place in each partition for every consumer by itself, and for every group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Surroundings:
     forget_offset: Callable[[int, str], None]
     defer: Defer
     now_ms: Callable[[], int]
+    crowd: Crowd
 
 
 class Readers:
@@ -53,6 +56,7 @@ class Readers:
         self._logs = logs
         self._around = around
         self._readings: dict[Consumer, Reading] = {}
+        self._alone = 0
         self.groups: dict[str, LogGroup] = {}
 
     def __len__(self) -> int:
@@ -90,11 +94,20 @@ class Readers:
     def _add_single(
         self, consumer: Consumer, start: OffsetSpec, wanted: RecordFilter | None
     ) -> None:
+        self._require_room()
         reading = Reading(self._queue, consumer, self._around.defer)
         for log in self._logs:
             position = resolve_offset(start, log, self._around.now_ms())
             reading.read(Cursor(log, position, self._wake, filter=wanted))
         self._readings[consumer] = reading
+        self._alone += 1
+
+    def _require_room(self) -> None:
+        most = MOST_PLACES // len(self._logs)
+        if self._alone + len(self.groups) >= most:
+            raise PreconditionFailed(
+                f"{self._where} has {most} groups and consumers without a group: no more fit"
+            )
 
     def _add_member(self, consumer: Consumer, start: OffsetSpec, name: str) -> None:
         plan = self._plan(consumer.arguments)
@@ -108,6 +121,8 @@ class Readers:
         if reading is not None:
             if reading.group is not None:
                 reading.group.leave(reading)
+            else:
+                self._alone -= 1
             reading.close()
 
     def cancel_all(self) -> None:
@@ -122,6 +137,10 @@ class Readers:
             reading.close()
         for group in self.groups.values():
             group.close()
+
+    def let_go(self) -> None:
+        """Of the log, which has gone: else each would keep the other."""
+        self._queue, self._logs = cast(TappedQueue, None), ()
 
     # Working -----------------------------------------------------------------------------------
 
@@ -161,6 +180,7 @@ class Readers:
         """The group of that name; it is made when it is first named."""
         found = self.groups.get(name)
         if found is None:
+            self._require_room()
             found = self._make_group(name, {})
         return found
 
@@ -175,7 +195,7 @@ class Readers:
     def forget_group(self, name: str) -> None:
         group = self.groups.pop(name, None)
         if group is not None:
-            group.close()
+            group.let_go()
         for log in self._logs:
             self._around.forget_offset(log.id, name)
 

@@ -29,11 +29,12 @@ class Reading:
         self.consumer = consumer
         self.group = group
         self.cursors: list[Cursor] = []
+        self.awake: dict[Cursor, None] = {}
+        """Those that may have something, whose turn is next first."""
         self.unacked = 0
         self.is_closed = False
         self._queue = queue
         self._defer = defer
-        self._turn = 0
         self._held_back = 0
 
     def __repr__(self) -> str:
@@ -48,16 +49,18 @@ class Reading:
         """This place is read, too."""
         cursor.reading = self
         self.cursors.append(cursor)
+        self.awake[cursor] = None
 
     def stop_reading(self, cursor: Cursor) -> None:
         cursor.close()
+        self.awake.pop(cursor, None)
         if cursor in self.cursors:
             self.cursors.remove(cursor)
 
     def serve(self) -> None:
         """Hand out what there is, as far as credit goes."""
         consumer = self.consumer
-        while self.cursors and (credit := consumer.credit() - self._held_back) > 0:
+        while self.awake and (credit := consumer.credit() - self._held_back) > 0:
             entries = self._take(credit)
             if not entries:
                 return
@@ -67,13 +70,14 @@ class Reading:
                 self._hand_over_later(entries)
 
     def _take(self, credit: int) -> list[LogEntry]:
-        count = len(self.cursors)
-        for step in range(count):
-            at = (self._turn + step) % count
-            entries = self.cursors[at].take(credit)
+        while self.awake:
+            cursor = next(iter(self.awake))
+            del self.awake[cursor]
+            entries = cursor.take(credit)
             if entries:
-                self._turn = at + 1
+                self.awake[cursor] = None
                 return entries
+            cursor.sleep()
         return []
 
     def _hand_over(self, entries: Sequence[LogEntry]) -> None:
@@ -99,3 +103,4 @@ class Reading:
         for cursor in self.cursors:
             cursor.close()
         self.cursors.clear()
+        self.awake.clear()

@@ -36,6 +36,7 @@ from queues.stream.records import Stamp
 from queues.stream.spec import LogSpec, governed
 
 if TYPE_CHECKING:
+    from queues.stream.cursor import Cursor
     from queues.stream.partitioned import PartitionedLog
 
 log = logging.getLogger("leveret.log")
@@ -62,6 +63,8 @@ class LogQueue(LogFront):
         interval = log_spec.sync_interval_ms
         self.sink = PartitionSink(self.partition, log_spec.retention, interval)
         self.stamp = Stamp(None)
+        self.crowd = around.crowd
+        self.at_end: dict[Cursor, None] = {}
         self.readers = Readers(self, identity.where, [self], around)
         self.whole: PartitionedLog | None = None
         self.siblings: Sequence[LogQueue] = ()
@@ -140,10 +143,8 @@ class LogQueue(LogFront):
         waiters, self._waiters = self._waiters, []
         for call in waiters:
             call()
-        if self.readers:
-            self._around.touch(self)
-        if self.whole is not None and self.whole.readers:
-            self._around.touch(self.whole)
+        for cursor in list(self.at_end):
+            cursor.awaken()
 
     def _sync(self) -> None:
         self._sync_timer = None
@@ -175,6 +176,8 @@ class LogQueue(LogFront):
     def close(self, deleted: bool) -> int:
         if self._sync_timer is not None:
             self._sync_timer.cancel()
+        if deleted:
+            self.whole, self.siblings = None, ()
         return super().close(deleted)
 
     # Reading -----------------------------------------------------------------------------------
