@@ -14,7 +14,7 @@ export function amqpUrl(overview: Overview | undefined, user: string, vhost: str
 const quoted = (text: string): string => JSON.stringify(text);
 
 function opening(url: string): string {
-  return `import pika\n\nconnection = pika.BlockingConnection(pika.URLParameters(${quoted(url)}))\nchannel = connection.channel()\n`;
+  return `import pika\n\nurl = ${quoted(url)}\nconnection = pika.BlockingConnection(pika.URLParameters(url))\nchannel = connection.channel()\n`;
 }
 
 export function publishSnippet(url: string, queue = 'hello'): string {
