@@ -203,7 +203,14 @@ def _get(
     body |= {"truncate": truncate} if truncate is not None else {}
     where = path("queues", session.vhost, name, "get")
     started = time.monotonic()
-    items: list[Json] = session.api.post(where, body, what=queue_named(session, name), wait=wait)
+    try:
+        what = queue_named(session, name)
+        items: list[Json] = session.api.post(where, body, what=what, wait=wait)
+    except CliError as error:
+        if "not supported by stream queues" not in str(error):
+            raise
+        text = f"'{name}' is a log; `leveret log consume {name} --from-beginning` reads it."
+        raise CliError(text, error.code) from None
     if not items:  # RabbitMQ knows no long poll and answers at once
         pause = min(wait, _EMPTY_PAUSE) - (time.monotonic() - started)
         time.sleep(max(0.0, pause))

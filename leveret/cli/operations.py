@@ -76,9 +76,10 @@ def import_definitions(
     file: Annotated[str, typer.Argument(help="File to read; - is standard input.")] = "-",
 ) -> None:
     """Create what a JSON file of definitions (from RabbitMQ, too) describes."""
-    body = json_object(read_all(file).decode("utf-8", "replace"), file, '{"queues": []}')
+    source = "standard input" if file == "-" else file
+    body = json_object(read_all(file).decode("utf-8", "replace"), source, '{"queues": []}')
     session.api.post(_definitions(session), body, what=f"vhost '{session.vhost}'")
-    session.out.remark(f"Definitions imported from {file}: {_counts(body)}.")
+    session.out.remark(f"Definitions imported from {source}: {_counts(body)}.")
 
 
 _ACCOUNTS = ("users", "permissions", "topic_permissions")

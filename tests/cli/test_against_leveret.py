@@ -80,6 +80,17 @@ def test_a_port_that_is_not_for_http_is_asked_about(leveret, target):
     )
 
 
+def test_a_log_is_not_got_from_and_says_what_reads_it(leveret):
+    leveret("log", "create", "a-log")
+    for command in ("get", "consume"):
+        said = leveret(command, "a-log", "-q", code=1)
+        assert (
+            said
+            == "leveret: 'a-log' is a log; `leveret log consume a-log --from-beginning` reads it.\n"
+        )
+    leveret("log", "delete", "a-log")
+
+
 def test_mistakes_are_answered_with_what_is_wrong(leveret, cli):
     leveret("declare_queue", "here")
     for words, code, said in (

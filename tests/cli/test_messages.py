@@ -172,3 +172,12 @@ def test_who_types_is_told_that_it_waits(server, cli, monkeypatch, words):
     assert ended.err.startswith("Reading what you type; Ctrl-D ends it.\n"), ended
     (body,) = server.bodies("POST /api/exchanges/%2F/amq.default/publish")
     assert body["payload"].strip() == "hello"
+
+
+def test_import_of_nothing_from_standard_input_names_it(server, cli, stdin):
+    stdin(b"")
+    ended = cli("import_definitions")
+    assert (ended.code, server.asked) == (2, [])
+    assert ended.err.startswith(
+        'leveret: standard input must be a JSON object such as {"queues": []}'
+    )
