@@ -19,9 +19,8 @@ from http_admin.views import Row
 from leveret.broker import Broker
 from leveret.broker.broker import DEFAULT_VHOST
 from leveret.broker.metrics import Metrics
-from leveret.broker.users import hash_password
 from leveret.config import KEYS, Key, Settings
-from leveret.model.store import PermissionDefinition, Retention
+from leveret.model.store import Retention
 
 router = APIRouter(prefix="/api", tags=["operations"])
 HIDDEN = "hidden"
@@ -107,8 +106,4 @@ def _empty(hub: Broker) -> None:
     for key, _ in hub.parameters:
         hub.parameters.delete(*key)
     hub.add_vhost(DEFAULT_VHOST)
-    name = hub.settings.default_user
-    if name:
-        password = hash_password(hub.settings.default_password)
-        hub.users.put_user(name, password, ("administrator",))
-        hub.users.set_permission(PermissionDefinition(name, DEFAULT_VHOST, ".*", ".*", ".*"))
+    hub.make_default_user()

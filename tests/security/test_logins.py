@@ -247,6 +247,19 @@ async def test_hash_of_rabbitmq_is_made_anew_at_the_next_login(
         assert await _why(again.broker, "old", "guess") is Refusal.WRONG
 
 
+async def test_first_user_is_kept_as_argon2id_before_anybody_logs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leveret.broker.access.logins.UPGRADE_SECONDS", 0)
+    settings = leveret.in_process_settings(data_dir=tmp_path, default_password="a long one")
+    async with leveret.Broker(settings) as running:
+        users = running.broker.users
+        await _until(lambda: users.by_name["guest"].hashing == passwords.ARGON2ID)
+    async with leveret.Broker(settings) as again:
+        assert again.broker.users.by_name["guest"].hashing == passwords.ARGON2ID
+        assert await _why(again.broker, "guest", "a long one") is None
+
+
 async def test_hash_of_rabbitmq_stays_where_ours_would_not_take_the_password(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,7 +147,7 @@ class Logins:
             self._charged[digest] = charge  # answered by a thread, as any wrong password is
             return None
         self.throttle.give_back(charge)
-        self._upgrade(user, password)
+        self.upgrade(user, password)
         self._remember(digest, user)
         self.throttle.welcome(source, name)
         return self._admitted(user, host)
@@ -228,7 +228,7 @@ class Logins:
             self.throttle.welcome(job.source, job.name)
             self._remember(job.digest, user)
             if passwords.costs(job.hashed) != passwords.OURS:
-                self._upgrade(user, job.password)
+                self.upgrade(user, job.password)
             self._answer(job, user)
         else:
             self._answer(job, Refused(Refusal.WRONG))
@@ -268,7 +268,7 @@ class Logins:
 
     # Making hashes anew ------------------------------------------------------------------------
 
-    def _upgrade(self, user: User, password: str) -> None:
+    def upgrade(self, user: User, password: str) -> None:
         """RabbitMQ's hash, or one of other costs, gives way to ours. In memory nothing is at rest,
         so RabbitMQ's may stay; so it must where ours would not take the password."""
         is_theirs = passwords.is_quick(user.hashing)
