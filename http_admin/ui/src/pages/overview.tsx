@@ -101,7 +101,7 @@ function Totals({ data }: { data: Overview }) {
   const objects = data.object_totals ?? {};
   return (
     <Stats>
-      <Stat label="Ready" value={count(totals.messages_ready ?? 0)} note="waiting for a consumer" testid="total-ready" />
+      <Stat label="Ready" value={count(totals.messages_ready ?? 0)} note="in queues and logs" testid="total-ready" />
       <Stat label="Unacknowledged" value={count(totals.messages_unacknowledged ?? 0)} note="with a consumer" testid="total-unacked" />
       <Stat label="Published" value={rate(stats?.publish_details?.rate ?? 0)} note={`${count(stats?.publish ?? 0)} in all`} />
       <Stat label="Delivered" value={rate(stats?.deliver_get_details?.rate ?? 0)} note={`${count(stats?.deliver_get ?? 0)} in all`} />
