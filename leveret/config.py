@@ -392,7 +392,7 @@ def _read_flags(flags: Mapping[str, object]) -> dict[str, object]:
         if name not in KEYS:
             raise ConfigError(f'unknown setting "{name}"; {_hint(name, KEYS)}')
         if raw is not None:
-            values[name] = _checked(KEYS[name], raw, f"--{name.replace('_', '-')}")
+            values[name] = _checked(KEYS[name], raw, name)  # few of them are flags of their own
     return values
 
 

@@ -160,8 +160,7 @@ class Api:
             text = f"{url} does not speak TLS; its URL begins with http, not https."
             return CliError(text, ExitCode.UNAVAILABLE)
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            text = f"the certificate of {url} is not trusted; --ca-file names who signed it."
-            return CliError(text, ExitCode.UNAVAILABLE)
+            return CliError(_not_trusted(url, str(error)), ExitCode.UNAVAILABLE)
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             text = f"no server answers at {url} ({error}); is `leveret serve` running there?"
             return CliError(text, ExitCode.UNAVAILABLE)
@@ -192,6 +191,13 @@ class Api:
         return CliError(f"refused: {reason or response.reason_phrase}")
 
 
+def _not_trusted(url: str, error: str) -> str:
+    """OpenSSL's words stand between the name of the error and a line of its source."""
+    why = error.partition("verify failed: ")[2].rpartition(" (_ssl")[0] or error
+    hint = "" if "mismatch" in why else "; --ca-file names who signed it"
+    return f"the certificate of {url} is not trusted: {why.rstrip('.')}{hint}."
+
+
 def _reason(response: httpx.Response) -> str:
     try:
         answer = response.json()
@@ -217,7 +223,8 @@ def _tls(target: Target) -> ssl.SSLContext | bool:
     try:
         context = ssl.create_default_context(cafile=target.ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise CliError(f"{target.ca_file} cannot be used: {error}", ExitCode.USAGE) from None
+        why = "it has no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        raise CliError(f"{target.ca_file} cannot be used: {why}.", ExitCode.USAGE) from None
     if target.is_insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

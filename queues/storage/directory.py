@@ -24,7 +24,8 @@ class DataDirectory:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock: int | None = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            is_file = path.exists() and not path.is_dir()
+            # Not `path.exists()`, which fails itself where one may not look.
+            is_file = os.path.exists(path) and not os.path.isdir(path)
             why = "it is a file" if is_file else error.strerror
             raise StoreError(f"cannot use data directory {path}: {why}") from error
         try:

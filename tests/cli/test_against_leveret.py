@@ -16,8 +16,10 @@ from typing import Any
 
 import pika
 import pytest
+import trustme
 
 from leveret.cli.errors import ExitCode
+from leveret.testing import LeveretBroker
 from tests.cli.conftest import Ended
 from tests.support.brokers import Target, running_leveret
 
@@ -78,6 +80,33 @@ def test_a_port_that_is_not_for_http_is_asked_about(leveret, target):
         said
         == f"leveret: https://{http} does not speak TLS; its URL begins with http, not https.\n"
     )
+
+
+def test_a_certificate_that_is_not_trusted_says_why(cli, tmp_path):
+    authority = trustme.CA()
+    made = authority.issue_cert("localhost")
+    made.private_key_and_cert_chain_pem.write_to_path(tmp_path / "own.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    (tmp_path / "none.pem").write_text("nothing")
+    own = f"{tmp_path}/own.pem"
+    with LeveretBroker(http_enabled=True, tls_cert=own, tls_key=own) as broker:
+        assert broker.running is not None and broker.running.https_address is not None
+        port = broker.running.https_address[1]
+
+        def ping(host: str, *words: str) -> Ended:
+            ended: Ended = cli("ping", "--url", f"https://{host}:{port}", *words)
+            return ended
+
+        assert ping("localhost", "--ca-file", f"{tmp_path}/ca.pem").code == 0
+        unknown = ping("localhost")
+        assert unknown.code == ExitCode.UNAVAILABLE
+        assert unknown.err.endswith("; --ca-file names who signed it.\n")
+        other = ping("127.0.0.1", "--ca-file", f"{tmp_path}/ca.pem")
+        assert other.code == ExitCode.UNAVAILABLE
+        assert "mismatch" in other.err and "--ca-file" not in other.err
+        nothing = ping("localhost", "--ca-file", f"{tmp_path}/none.pem")
+        said = f"leveret: {tmp_path}/none.pem cannot be used: it has no certificate in PEM.\n"
+        assert (nothing.code, nothing.err) == (ExitCode.USAGE, said)
 
 
 def test_a_log_is_not_got_from_and_says_what_reads_it(leveret):

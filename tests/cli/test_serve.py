@@ -70,7 +70,11 @@ def test_a_flag_is_stronger_than_environment_and_file(launched, cli, tmp_path, m
 @pytest.mark.parametrize(
     ("flags", "part"),
     [
-        (("--amqp-port", "high"), '--amqp-port must be a whole number from 0 to 65535, not "high"'),
+        (("--amqp-port", "high"), 'amqp_port must be a whole number from 0 to 65535, not "high"'),
+        (
+            ("--set", "log_level=all"),
+            ': log_level must be one of "debug", "info", "warning", "error"',
+        ),
         (("--set", "amqp_prot=1"), 'unknown setting "amqp_prot"; did you mean amqp_port'),
         (("--config", "/nonexistent.toml"), "/nonexistent.toml cannot be read"),
     ],

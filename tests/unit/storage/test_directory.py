@@ -72,6 +72,12 @@ def test_a_file_in_the_way_is_a_clear_error(tmp_path: Path):
         Harness(tmp_path / "data")
 
 
+def test_a_path_that_cannot_be_looked_at_is_a_clear_error(tmp_path: Path):
+    """As where a directory above may not be entered, which stops all but root."""
+    with pytest.raises(StoreError, match=r"cannot use data directory .*: File name too long"):
+        Harness(tmp_path / ("x" * 300))
+
+
 async def test_a_file_that_is_no_database_is_a_clear_error(tmp_path: Path):
     (tmp_path / "leveret.db").write_bytes(b"something else entirely" * 1000)
     with pytest.raises(StoreError, match="cannot open the data in"):
