@@ -209,10 +209,14 @@ class RunningBroker:
         await self.amqp.stop()
         if self.tls is not None:
             self.tls.stop()
+        # Who waits for the end asks until nobody listens: not before the data is whole on disk.
+        listening = [one.dup() for one in self._http_sockets if one.fileno() >= 0]
         await self._stop_http()
-        for listening in self._http_sockets:
-            listening.close()
-        await self.broker.stop()
+        try:
+            await self.broker.stop()
+        finally:
+            for one in (*self._http_sockets, *listening):
+                one.close()
 
     async def _stop_http(self) -> None:
         if self._http_start is None:

@@ -135,3 +135,32 @@ def test_one_that_was_stopped_from_inside_has_ended() -> None:
         assert broker.running is not None and broker._thread is not None
         broker.call(broker.running.stop_requested.set)
         broker._thread.join()
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+async def test_somebody_listens_for_http_until_the_data_is_whole(tmp_path, is_asked) -> None:
+    """`leveret stop` asks until nobody listens, and copies of the data are made after it."""
+    settings = leveret.in_process_settings(http_enabled=True, memory=False, data_dir=tmp_path)
+    running = leveret.Broker(settings)
+    await running.start()
+    if is_asked:
+        await running.http_ready()
+    address, stop, heard = running.http_address, running.broker.stop, []
+    assert address is not None
+
+    async def stop_when_somebody_has_asked() -> None:
+        heard.append(_is_heard(address))
+        await stop()
+
+    running.broker.stop = stop_when_somebody_has_asked  # type: ignore[method-assign]
+    await running.stop()
+    assert heard == [True]
+    assert not _is_heard(address)
+
+
+def _is_heard(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=30).close()
+    except ConnectionRefusedError:
+        return False
+    return True
