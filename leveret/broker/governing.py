@@ -1,13 +1,15 @@
 """Where policies and limits take effect.
 
-Of a policy: what queues, logs and exchanges take of it, at once and on whatever is made later. A
-partition of a log is governed by the policies of its own name, or else by those of its log. Of
-limits: `max-queues`, `max-connections` and `max-channels`.
+Of a policy: what queues, logs and exchanges take of it, at once and on whatever is made later;
+where there are very many of them, some at a time, and others are served in between. A partition of
+a log is governed by the policies of its own name, or else by those of its log. Of limits:
+`max-queues`, `max-connections` and `max-channels`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from exchange import Exchange
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from leveret.broker.users import User
     from leveret.broker.vhost import VirtualHost
 
+AT_ONCE = 200
 KEEP = {"full": Keep.FULL, "metadata": Keep.METADATA, "off": Keep.NOTHING}
 
 
@@ -30,11 +33,22 @@ def apply_policies(broker: Broker, vhost_name: str) -> None:
     """A policy of this vhost has changed."""
     vhost = broker.vhosts.get(vhost_name)
     if vhost is not None:
-        for exchange in vhost.exchanges.values():
-            apply_policy(broker, vhost, exchange)
-        for queue in vhost.queues.values():
-            apply_policy(broker, vhost, queue)
-        vhost.version += 1
+        vhost.ungoverned = iter([*vhost.exchanges.values(), *vhost.queues.values()])
+        _apply_some(broker, vhost, vhost.ungoverned)
+
+
+def _apply_some(broker: Broker, vhost: VirtualHost, left: Iterator[Exchange | HeldQueue]) -> None:
+    """Unless another change has begun anew."""
+    if vhost.ungoverned is not left:
+        return
+    some = list(islice(left, AT_ONCE))
+    for made in some:
+        there = vhost.exchanges if isinstance(made, Exchange) else vhost.queues
+        if there.get(made.name) is made:
+            apply_policy(broker, vhost, made)
+    vhost.version += 1
+    if len(some) == AT_ONCE:
+        broker.turn.later(lambda: _apply_some(broker, vhost, left))
 
 
 def apply_policy(broker: Broker, vhost: VirtualHost, made: Exchange | HeldQueue) -> None:

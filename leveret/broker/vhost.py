@@ -107,6 +107,8 @@ class VirtualHost:
         self.doorway: Callable[[list[str], Table, Passed], Target] | None = None
         self.options: dict[str, Any] = {}
         self.most_queues = NO_LIMIT
+        self.ungoverned: Iterator[Exchange | HeldQueue] = iter(())
+        """What the last change of policies has not reached yet."""
         self._store = store
         self._make_queue = make_queue
         self._touch = touch
