@@ -34,7 +34,7 @@ COOKIE = "leveret_session"
 CSRF_HEADER = "x-csrf-token"
 IDLE_SECONDS = 3_600.0
 ABSOLUTE_SECONDS = 8 * 3_600.0
-MOST_SESSIONS = 10_000
+MOST_SESSIONS, MOST_OF_ONE_USER = 10_000, 100
 MANAGEMENT_TAGS = frozenset({"administrator", "monitoring", "policymaker", "management"})
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _NOT_FROM_HERE = "User can only log in via localhost"
@@ -60,7 +60,7 @@ class Doorkeeper:
     def sign_in(self, user: User) -> tuple[str, WebSession]:
         """A new session for somebody whose password was right."""
         now = self.broker.clock.monotonic()
-        self._forget_old()
+        self._forget_old(user.name)
         token = secrets.token_urlsafe(32)
         session = WebSession(user.name, secrets.token_urlsafe(32), now, now, user.password_id)
         self._sessions[token] = session
@@ -100,10 +100,12 @@ class Doorkeeper:
         found.seen = now
         return found
 
-    def _forget_old(self) -> None:
-        if len(self._sessions) >= MOST_SESSIONS:
-            oldest = min(self._sessions, key=lambda token: self._sessions[token].seen)
-            del self._sessions[oldest]
+    def _forget_old(self, user: str) -> None:
+        """Who signs in again and again ends sessions of their own, and nobody else's."""
+        own = [token for token, one in self._sessions.items() if one.user == user]
+        if len(own) >= MOST_OF_ONE_USER or len(self._sessions) >= MOST_SESSIONS:
+            among = own if len(own) >= MOST_OF_ONE_USER else self._sessions
+            del self._sessions[min(among, key=lambda token: self._sessions[token].seen)]
 
 
 async def get_broker(request: Request) -> Broker:

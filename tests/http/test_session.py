@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 import leveret
-from http_admin.auth import ABSOLUTE_SECONDS, IDLE_SECONDS
+from http_admin.auth import ABSOLUTE_SECONDS, IDLE_SECONDS, Doorkeeper
 from http_admin.guard import Hosts
 from leveret.model.clock import ManualClock
 
@@ -258,3 +259,20 @@ async def test_foreign_host_is_refused_on_loopback(web: httpx.AsyncClient) -> No
 )
 async def test_hosts(bound: str, header: str | None, accepted: bool) -> None:
     assert Hosts(bound).accept(header) is accepted
+
+
+async def test_who_signs_in_again_and_again_signs_nobody_else_out(
+    running: leveret.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand log-ins of one user ended everybody's sessions."""
+    monkeypatch.setattr("http_admin.auth.MOST_OF_ONE_USER", 2)
+    monkeypatch.setattr("http_admin.auth.MOST_SESSIONS", 3)
+    doorkeeper = Doorkeeper(running.broker)
+    guest = running.broker.users.by_name["guest"]
+    other, _ = doorkeeper.sign_in(replace(guest, name="other"))
+    tokens = [doorkeeper.sign_in(guest)[0] for _ in range(5)]
+    assert doorkeeper.session(other) is not None
+    assert [doorkeeper.session(one) is not None for one in tokens] == [False] * 3 + [True] * 2
+    doorkeeper.sign_in(replace(guest, name="third"))
+    assert doorkeeper.session(tokens[-1]) is not None
+    assert len(doorkeeper._sessions) == 3
