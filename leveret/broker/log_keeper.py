@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.log")
 
 TIDY_SECONDS = 5.0
+FILES_EACH = 3
 _GONE = ".deleted"
 
 
@@ -123,6 +124,7 @@ class LogKeeper:
         settings = PartitionSettings(log_spec.segment_bytes, not self._broker.settings.memory)
         try:
             if not self._is_recovering:
+                self._require_files(identity.where)
                 _set_aside(directory)
             end = self.ends.get(directory.name) if self._is_recovering else None
             partition = Partition(directory, settings, end)
@@ -140,6 +142,15 @@ class LogKeeper:
         )
         self._queues[queue.sink] = queue
         return queue
+
+    def _require_files(self, where: str) -> None:
+        """Half of what may be open is for logs: without files nobody can connect."""
+        may = open_files_limit() // 2 // FILES_EACH
+        if len(self._queues) >= may:
+            raise PreconditionFailed(
+                f"cannot make {where}: {may} logs and partitions keep half of the files open that "
+                "this process may open (ulimit -n)"
+            )
 
     def _directory(self, queue_id: int) -> Path:
         if self._home is None:
@@ -317,6 +328,15 @@ class LogKeeper:
             queue.partition.close()
         if self._broker.settings.memory and self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
+
+
+def open_files_limit() -> int:
+    try:
+        import resource
+    except ImportError:  # not on every system
+        return 1 << 20
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 def _recover_groups(

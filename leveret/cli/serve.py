@@ -98,6 +98,7 @@ def serve(arguments: Sequence[str]) -> int:
         return 1
 
     _leave_no_core()
+    _allow_all_files()
     gc.disable()  # an eighth of the start is the collector walking modules; launch turns it on
     from leveret.launch import serve as run_broker
 
@@ -111,3 +112,12 @@ def _leave_no_core() -> None:
 
         hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+def _allow_all_files() -> None:
+    """A connection takes one and a log three; many systems give 1,024 until one asks for more."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

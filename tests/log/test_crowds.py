@@ -9,6 +9,7 @@ from typing import Any
 import pika.exceptions
 import pytest
 
+from leveret.broker import log_keeper
 from queues.stream import cursor as cursors
 from queues.stream import readers as reading
 from queues.stream.cursor import CHUNK_BYTES, CROWD, FEW_BYTES, FEW_RECORDS, LARGEST_CHUNK, Crowd
@@ -130,3 +131,23 @@ def test_a_log_that_is_deleted_makes_no_circle(home, channel, readers, partition
     while not call(home, is_freed):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("partitions", [None, 3])
+def test_logs_leave_files_for_others(home, channel, connection, monkeypatch, partitions):
+    """Of 1,024 open files 340 logs took all, and nobody could connect."""
+    monkeypatch.setattr(log_keeper, "open_files_limit", lambda: 2 * log_keeper.FILES_EACH * 4)
+    for number in range(2):
+        declare(channel, f"log-{number}")
+    declare(channel, "third")
+    refused = connection.channel()
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="ulimit") as error:
+        for number in range(2):
+            declare(refused, f"new-{number}", partitions=partitions)
+    assert error.value.reply_code == 406
+    left = set(home.hub.vhosts["/"].queues)
+    assert left >= {"log-0", "log-1", "third"} and len(left) == 3 + (partitions is None)
+    channel.queue_delete("third")
+    declare(channel, "fourth")
+    home.restart()
+    assert "fourth" in home.hub.vhosts["/"].queues
