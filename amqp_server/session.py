@@ -105,6 +105,7 @@ class Session:
             self.listening.stop(Deaf.TURN_OVER)
             self.broker.turn.later(self._go_on)
         if self.publishes:
+            self.broker.upkeep.came(len(data))
             if self.broker.store.backlog > BACKLOG_HIGH:
                 self.listening.stop(Deaf.DISK_BEHIND)
                 self.broker.hold_back(self)
@@ -461,8 +462,7 @@ class Session:
         return Deaf.ALARM in self.listening
 
     def block(self, reason: str) -> None:
-        """An alarm: a publishing connection is not read until it has gone, nor one with more of
-        what has not come whole than a client that only consumes would send."""
+        """An alarm: not to be read are publishers, and who keeps much that has not come whole."""
         if (self.publishes or self.wire.kept > KEPT_UNNOTICED) and not self.blocked:
             if self._waits_in_vain():
                 self.fail(BrokerError(reason))

@@ -33,6 +33,8 @@ log = logging.getLogger("leveret.broker")
 SWEEP_SECONDS = 30.0
 SWEEP_BYTES = 64 << 20
 """When so much has come and gone, a sweep is worth it before its time."""
+LOOKS_AHEAD, MOST_LOOKS = 4, 64
+"""Memory is looked at when a fourth of what is left may have come, of the watermark a 64th."""
 MESSAGE_OVERHEAD = 400
 """Octets a message in memory costs beside its body and long headers, roughly."""
 
@@ -57,6 +59,8 @@ class Upkeep:
         self._kept_back = 0
         self._pace_of_memory, self._pace_of_disk = Pace(), Pace()
         self._pause = LONGEST_SECONDS
+        self._unseen = 0
+        """Octets that may come from publishers before memory is looked at again."""
 
     def start(self) -> None:
         """Two tasks: a long sweep must not keep the alarms waiting."""
@@ -116,6 +120,12 @@ class Upkeep:
         if not self._broker.settings.memory:
             self._pause = min(self._pause, self._watch_disk())
 
+    def came(self, octets: int) -> None:
+        """From publishers: in the time between two looks they may send more than there is room."""
+        self._unseen -= octets
+        if self._unseen < 0:
+            self._watch_memory()
+
     def _watch_memory(self) -> float:
         """Seconds until the next look."""
         broker, mark = self._broker, self._watermark
@@ -123,7 +133,9 @@ class Upkeep:
         self._aside = self._measure_aside() if resident > limit else 0
         held = self.memory_held()
         reason = f"low on memory: {held} octets in messages, {resident} in all, {limit} allowed"
-        broker.alarms.set("memory", reason if mark.look(held, resident) else "")
+        is_low = mark.look(held, resident)
+        self._unseen = limit if is_low else max(mark.room // LOOKS_AHEAD, limit // MOST_LOOKS)
+        broker.alarms.set("memory", reason if is_low else "")
         now = broker.clock.monotonic()
         self._standstill.look(broker.connections, mark.excess, now)
         return self._pace_of_memory.next_look(mark.room, now)

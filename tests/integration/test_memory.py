@@ -73,6 +73,23 @@ def test_headers_count(url):
         until(connection, lambda: told == ["blocked", "unblocked"])
 
 
+def test_publishers_are_blocked_by_what_they_send_and_not_only_by_the_clock(broker, client):
+    """A quarter of a second is time enough for hundreds of megabytes."""
+    looking = broker.running.broker.upkeep._tasks
+    broker.call(lambda: [task.cancel() for task in looking])  # nobody looks at the clock any more
+    channel = client.channel()
+    channel.declare("memory")
+    message = wire.publish(1, "", "memory") + wire.content_header(1, 100_000)
+    message += wire.body(1, bytes(100_000))
+    for _ in range(1_000):
+        client.send_bytes(message)
+        with contextlib.suppress(NothingCameError):
+            client.expect(Connection.Blocked, timeout=0.01)
+            break
+    else:
+        pytest.fail("100 MB passed a watermark of 16 MiB")
+
+
 def test_replies_that_nobody_reads_count(broker, client):
     asking = client.channel()
     asking.consume("amq.rabbitmq.reply-to", no_ack=True)
