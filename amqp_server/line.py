@@ -19,7 +19,7 @@ class Deaf(Enum):
     TURN_OVER = auto()
 
 
-OURS = frozenset({Deaf.ALARM, Deaf.DISK_BEHIND, Deaf.CHANNELS_HELD})
+OURS = frozenset({Deaf.ALARM, Deaf.DISK_BEHIND, Deaf.CHANNELS_HELD, Deaf.TURN_OVER})
 """Silence of the peer that we asked for."""
 
 

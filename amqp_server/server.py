@@ -29,8 +29,6 @@ STOP_SECONDS = 2.0
 STALL_SECONDS = 1.5
 """Longer between two beats, and the silence of clients may be our own."""
 DEAD_PEER_MS = 50_000
-SETTLED_OCTETS = 2048
-"""What a client has said when it has logged in, opened a channel, declared and consumed."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 log = logging.getLogger("leveret.amqp")
@@ -73,14 +71,8 @@ class Connection(asyncio.Protocol):
         self._server.pulse.add(self._session, self._session.connected)
 
     def data_received(self, data: bytes) -> None:
-        session = self._session
-        if session is None:
-            return
-        if session.received > SETTLED_OCTETS:
-            session.receive(data)
-        else:
-            with self._server.broker.apart:
-                session.receive(data)
+        if self._session is not None:
+            self._session.receive(data)
 
     def pause_writing(self) -> None:
         if self._session is not None:

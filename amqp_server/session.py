@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -48,12 +49,15 @@ FLUSH_AT = 64 * 1024
 MOST_UNREAD = 1024 * 1024
 KEPT_UNNOTICED = 4096
 """So much of what has not come whole is nobody's business; more makes a publisher."""
+SETTLED_OCTETS = 2048
+"""What a client has said when it has logged in, opened a channel, declared and consumed."""
 CLOSE_GRACE_SECONDS = 5.0
 QUIET_SECONDS = 5.0
 """How long a client without heartbeats is left alone."""
 DEAF_GRACE_SECONDS = 1.0
 """Framing is lost, or was never there, so nothing is heard: only time to read what we said."""
 _NOBODY = User("", "")
+_HERE = nullcontext()
 
 
 class Session:
@@ -95,29 +99,50 @@ class Session:
     def receive(self, data: bytes) -> None:
         self.received += len(data)
         self.last_received = self.broker.clock.monotonic()
-        self.now_ms = self.broker.clock.wall_ms()
-        if self._take(data) is not None:
-            while self._take(b"") is not None:  # a close may follow in the same bytes
-                pass
+        if self.wire.has_more:  # it waits already: TLS may bring more than was asked for
+            self.wire.put_off(data)
+        elif self.broker.turn.has_time(self.last_received):
+            self._look_at(data)
+        else:
+            self.wire.put_off(data)
+            self._wait_in_line()
         if self.user is _NOBODY and self.wire.buffered > self.broker.settings.login_buffer:
             self._drop("has sent too much before it logged in")
-        if self.wire.has_more:
-            self.listening.stop(Deaf.TURN_OVER)
-            self.broker.turn.later(self._go_on)
         if self.publishes:
             self.broker.upkeep.came(len(data))
+
+    def _wait_in_line(self) -> None:
+        self.listening.stop(Deaf.TURN_OVER)
+        self.broker.turn.wait_in_line(self._go_on)
+
+    def _go_on(self) -> None:
+        """Others have had their turn: the next part of what was read."""
+        self.last_received = self.broker.clock.monotonic()
+        if not self._ended:
+            self._look_at(b"")
+        if self._ended or not self.wire.has_more:
+            self.listening.go_on(Deaf.TURN_OVER)
+
+    def _look_at(self, data: bytes) -> None:
+        self.now_ms = self.broker.clock.wall_ms()
+        with self.broker.apart if self.received <= SETTLED_OCTETS else _HERE:
+            self._take_all(data)
+        while self.wire.has_more:
+            if not self.broker.turn.has_time(self.broker.clock.monotonic()):
+                self._wait_in_line()
+                break
+            self._take_all(b"")
+        if self.publishes:
             if self.broker.store.backlog > BACKLOG_HIGH:
                 self.listening.stop(Deaf.DISK_BEHIND)
                 self.broker.hold_back(self)
         elif self.wire.kept > KEPT_UNNOTICED and self.broker.alarms.reason:
             self.block(self.broker.alarms.reason)
 
-    def _go_on(self) -> None:
-        """Others have had their turn: the next part of what was read."""
-        if not self._ended:
-            self.receive(b"")
-        if self._ended or not self.wire.has_more:
-            self.listening.go_on(Deaf.TURN_OVER)
+    def _take_all(self, data: bytes) -> None:
+        if self._take(data) is not None:
+            while self._take(b"") is not None:  # a close may follow in the same bytes
+                pass
 
     def _take(self, data: bytes) -> BrokerError | None:
         """Hand bytes to the wire; what it refused, after which there may be more to read."""

@@ -10,8 +10,8 @@ connection must close. Everything before the offending frame has then been hande
 close was sent only connection.close and close-ok are listened to, and nothing at all once framing
 itself was lost.
 
-Of methods that take time (publishes to known addresses and acks do not) only so many are handed
-over at once: `has_more` says that the rest waits for the next `receive`.
+Only so much is handed over at once: `has_more` says that the rest waits for the next `receive`, and
+so does what was `put_off` altogether.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Address, Message
 
 FRAME_LIMIT_BEFORE_TUNE = 8192
 HARD_MESSAGE_LIMIT = 512 * 1024 * 1024
-METHODS_AT_ONCE = 100
-"""Some 10 ms of work; ten thousand of them fit into one read."""
+METHODS_AT_ONCE = 25
+MESSAGES_AT_ONCE = 400
+"""Some milliseconds of work; ten thousand fit into one read."""
+_METHOD = MESSAGES_AT_ONCE // METHODS_AT_ONCE  # messages that take as long
+_ACKS = 4  # that take as long as a message
 
 _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">BHIHHQ")
@@ -126,7 +129,7 @@ class Wire:
         self.channels: dict[int, WireChannel] = {}
         self.last_method: tuple[int, int] = (0, 0)
         self.has_more = False
-        self._methods_left = METHODS_AT_ONCE
+        self._left = MESSAGES_AT_ONCE
         self._unfinished = 0
         self._rest = b""
         self._after = 0  # where reading goes on when the frame at hand is refused
@@ -152,6 +155,7 @@ class Wire:
 
     def receive(self, data: bytes) -> None:
         """Take bytes from the peer and hand over what is complete."""
+        self.has_more = False
         if self.deaf:
             return
         if self._rest:
@@ -166,7 +170,7 @@ class Wire:
             if position == 0:
                 self._rest = data
                 return
-        self.has_more, self._methods_left = False, METHODS_AT_ONCE
+        self._left = MESSAGES_AT_ONCE
         try:
             self._rest = data[self._frames(data, position) :]
         except BrokerError:
@@ -174,6 +178,12 @@ class Wire:
             raise
         except _Enough:
             self._rest = data[self._after :]
+            self.has_more = True
+
+    def put_off(self, data: bytes) -> None:
+        """It has come, and is looked at with the next `receive`."""
+        if not self.deaf:
+            self._rest += data
             self.has_more = True
 
     def _protocol_header(self, data: bytes) -> int:
@@ -207,9 +217,10 @@ class Wire:
                     position = self._ack(data, position, channel)
                     continue
                 else:
-                    self._spend_one(position)
+                    self._spend(_METHOD, position)
                     self._method(channel, data[position + 7 : last])
             elif self.state is not ConnectionState.CLOSING:
+                self._spend(1, position)
                 self._other_frame(kind, channel, data, position, last)
             position = last + 1
             if self.state is not ConnectionState.OPEN:
@@ -222,12 +233,12 @@ class Wire:
             return end, end
         return position, position if self.state is ConnectionState.LOGGING_IN else end
 
-    def _spend_one(self, position: int) -> None:
-        """One method more, which starts there; all that are ignored are free."""
-        if not self._methods_left and self.state is ConnectionState.OPEN:
+    def _spend(self, effort: int, position: int) -> None:
+        """On the frame that starts there; all that are ignored are free."""
+        if self._left <= 0 and self.state is ConnectionState.OPEN:
             self._after = position
             raise _Enough
-        self._methods_left -= 1
+        self._left -= effort
 
     def _lose_sync(self, reason: str) -> None:
         self.deaf = True
@@ -244,13 +255,14 @@ class Wire:
             return self._publish_out_of_turn(channel, held, last)
         frame = data[position + 3 : last]
         publish = self._publishes.get(frame)
+        self._spend(0 if publish is not None else _METHOD, position)
         if publish is None:
-            self._spend_one(position)
             self.last_method = (60, 40)
             publish = self.known.learn(frame)
         messages, stop = self._run(data, position, last + 1, channel, publish.address)
         if messages:
             self._after = stop
+            self._left -= len(messages)
             self.sink.on_publish(channel, publish, messages)
             return stop
         held.publish = publish
@@ -261,7 +273,7 @@ class Wire:
         self, data: bytes, position: int, start: int, channel: int, address: Address
     ) -> tuple[list[Message], int]:
         """Messages whose method frame is the one from `position` to `start`, as long as each is
-        here whole and in one body frame; where the last of them ends."""
+        here whole and in one body frame, and there is time for it; where the last of them ends."""
         method, end, limit = data[position:start], len(data), self.frame_limit
         messages: list[Message] = []
         unpack, largest, after = _CONTENT.unpack_from, self.max_message_size, start
@@ -288,7 +300,7 @@ class Wire:
                     break  # those before it go first
                 raise
             after = stop
-            if not data.startswith(method, stop):
+            if len(messages) > self._left or not data.startswith(method, stop):
                 break
             start = stop + len(method)
         return messages, after
@@ -398,10 +410,12 @@ class Wire:
         if held is None or held.publish is not None:
             self._method(channel, data[position + 7 : position + 20])
         elif held.state is ChannelState.OPEN:
+            self._spend(1, position)
             tag, bits, _ = _ACK.unpack_from(data, position + 11)
             tags = [tag]
             if not bits & 1:
                 after = self._more_acks(data, position, after, tags)
+            self._left -= len(tags) // _ACKS
             self._after = after
             self.last_method = (60, 80)
             self.sink.on_ack(channel, tags, bool(bits & 1))
@@ -411,7 +425,7 @@ class Wire:
         head, end, unpack = data[position : position + 11], len(data), _ACK.unpack_from
         while end - after >= _ACK_FRAME and data.startswith(head, after):
             tag, bits, end_octet = unpack(data, after + 11)
-            if bits & 1 or end_octet != 0xCE:
+            if bits & 1 or end_octet != 0xCE or len(tags) > self._left * _ACKS:
                 break
             tags.append(tag)
             after += _ACK_FRAME

@@ -122,7 +122,11 @@ class Broker:
         self.parameters = Parameters(self.store, lambda vhost: governing.apply_limits(self, vhost))
         self.vhosts: dict[str, VirtualHost] = {}
         self.connections: dict[ConnectionEntry, None] = {}
-        self.turn = Turn(lambda call: asyncio.get_running_loop().call_soon(call), self._flush)
+        self.turn = Turn(
+            lambda call: asyncio.get_running_loop().call_soon(call),
+            self._flush,
+            lambda: self.clock.monotonic(),
+        )
         self._message_ids: Iterator[int] = itertools.count(1)
         self.queue_ids = itertools.count(1)
         self.origin_ids = itertools.count(1)

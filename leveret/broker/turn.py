@@ -2,17 +2,25 @@
 
 Frames mark queues as touched and connections as having something to say; at the end of the turn
 the touched queues hand out, the store gets the batch, and connections write once each.
+
+A turn of the loop is kept short: an event loop may read one socket many times in a row (libuv
+thirty-two times, a quarter of a megabyte each), and there may be many sockets. What is read when
+the time is up is put off, and who sent it waits in a line.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from queues import Target
 
 log = logging.getLogger("leveret.broker")
+
+READING_SECONDS = 0.002
+"""So long may reading take; then timers, HTTP and queues that hand out have their turn."""
 
 
 class Output(Protocol):
@@ -22,10 +30,17 @@ class Output(Protocol):
 
 class Turn:
     def __init__(
-        self, soon: Callable[[Callable[[], None]], object], flush_store: Callable[[], None]
+        self,
+        soon: Callable[[Callable[[], None]], object],
+        flush_store: Callable[[], None],
+        now: Callable[[], float],
     ) -> None:
         self._soon = soon
         self._flush_store = flush_store
+        self._now = now
+        self._reading_until: float | None = None
+        """None: nobody has read in this turn."""
+        self._line: deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._queues: list[Target] = []
         self._outputs: dict[Output, None] = {}
@@ -51,8 +66,21 @@ class Turn:
         """Call it behind all that is ready now, in a turn of its own."""
         self._soon(call)
 
+    def has_time(self, now: float) -> bool:
+        """May what was read be looked at now? Else who sent it has to `wait_in_line`."""
+        if self._reading_until is None:
+            self._reading_until = now + READING_SECONDS
+            self.schedule()
+            return True
+        return now < self._reading_until
+
+    def wait_in_line(self, go_on: Callable[[], None]) -> None:
+        """Call it in one of the next turns, behind all who wait already."""
+        self._line.append(go_on)
+        self.schedule()
+
     def schedule(self) -> None:
-        """Something joined the store's batch: let the turn end."""
+        """There is something to do at the end of the turn, as for the store's batch."""
         if not self._scheduled:
             self._schedule()
 
@@ -62,6 +90,7 @@ class Turn:
 
     def end(self) -> None:
         try:
+            self._let_in()
             while self._queues:
                 touched, self._queues = self._queues, self._spare_queues
                 for queue in touched:
@@ -76,8 +105,17 @@ class Turn:
             self._spare_outputs = outputs
         finally:
             self._scheduled = False
-            if self._queues or self._outputs:
+            if self._queues or self._outputs or self._line:
                 self._schedule()
+
+    def _let_in(self) -> None:
+        """Of those who wait, as many as there is time for; then time for reading begins anew."""
+        if self._line:
+            self._reading_until = self._now() + READING_SECONDS
+            _guarded(self._line.popleft())
+            while self._line and self._now() < self._reading_until:
+                _guarded(self._line.popleft())
+        self._reading_until = None
 
 
 def _guarded(step: Callable[[], None]) -> None:
@@ -85,4 +123,4 @@ def _guarded(step: Callable[[], None]) -> None:
     try:
         step()
     except Exception:
-        log.exception("unexpected error at the end of a turn")
+        log.exception("unexpected error in a turn")

@@ -46,6 +46,27 @@ def test_many_methods_at_once_let_others_have_their_turn(broker, channel):
     channel.client.expect(Connection.CloseOk)
 
 
+def test_much_in_one_turn_of_the_loop_lets_others_in_and_keeps_its_order(broker, channel):
+    channel.declare("flood")
+    [session] = broker.running.amqp.sessions
+    count = 20_000
+    before = wire.publish(1, "", "flood") + wire.content_header(1, 4)
+    bodies = [number.to_bytes(4, "big") for number in range(count)]
+    blob = b"".join(before + wire.body(1, body) for body in bodies)
+
+    def receive_all() -> tuple[int, bool]:
+        for start in range(0, len(blob), 99_991):
+            session.receive(blob[start : start + 99_991])
+        queue = broker.running.broker.vhosts["/"].queues["flood"]
+        return queue.ready_count, session.listening.is_paused
+
+    taken, is_paused = broker.call(receive_all)
+    assert taken < count and is_paused
+    channel.consume("flood", no_ack=True)
+    assert [one.body for one in channel.deliveries(count)] == bodies
+    assert not session.listening.is_paused
+
+
 def test_what_was_put_off_is_taken_up_in_portions_and_in_order(broker, channel):
     session = next(iter(broker.running.amqp.sessions))
     held, done = session.channels[1], list[int]()

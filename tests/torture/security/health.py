@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -148,15 +149,28 @@ async def _said_under_load(directory: Path, module: str, seconds: float) -> list
 
 
 async def _flood(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> None:
+    """Publishers that never wait, to a queue that drops and to one whose consumer keeps up."""
     client = await Client.connect(broker.address)
-    await client.declare("flood", arguments=_LIMIT)
-    while not counted["published"] or time.monotonic() < stop:
-        for _ in range(20):
-            client.publish("", "flood", b"x" * 1024, PROPERTIES["persistent"])
-        counted["published"] += 20
-        await client.drain()
-        await asyncio.sleep(0.005)
+    await client.declare("dropping", arguments=_LIMIT)
+    await client.declare("flowing")
     client.close()
+    crew = [
+        await _flooder(broker, "publish", "dropping"),
+        await _flooder(broker, "publish", "flowing"),
+        await _flooder(broker, "consume", "flowing"),
+    ]
+    await asyncio.sleep(max(1.0, stop - time.monotonic()))
+    said = await asyncio.gather(*(one.communicate(b"") for one in crew))
+    counted["published"] += sum(int(out) for out, _ in said[:2])
+
+
+async def _flooder(broker: BrokerProcess, what: str, queue: str) -> asyncio.subprocess.Process:
+    host, port = broker.address
+    module = "tests.torture.security.flooder"
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, what, host, str(port), queue,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
 
 
 async def _come_and_go(broker: BrokerProcess, stop: float, counted: dict[str, int]) -> None:

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp_server.codec import HEARTBEAT_FRAME, PROTOCOL_HEADER, commands, encode_ack
-from amqp_server.wire import METHODS_AT_ONCE, BadProtocolHeader, ConnectionState, Wire
+from amqp_server.wire import (
+    MESSAGES_AT_ONCE,
+    METHODS_AT_ONCE,
+    BadProtocolHeader,
+    ConnectionState,
+    Wire,
+)
 from leveret.model.errors import BrokerError, ProtocolError, ReplyCode
 from tests.unit.amqp.recorder import Recorder, method_frame, open_wire, publish_frames
 
@@ -56,7 +62,8 @@ def test_body_in_frames_of_an_octet_takes_no_more_than_its_octets():
     messages = []
     sink.on_publish = lambda channel, publish, run: messages.extend(run)
     tracemalloc.start()
-    wire.receive(data[:-9])
+    for start in range(0, len(data) - 9, 900):
+        wire.receive(data[start : min(start + 900, len(data) - 9)])
     unfinished, _ = tracemalloc.get_traced_memory()
     wire.receive(data[-9:])
     tracemalloc.stop()
@@ -130,12 +137,12 @@ def test_methods_are_handed_over_in_portions():
     ack, again = encode_ack(1, 7, False), publish_frames(1, "x", "known", body=b"b")
     wire.receive(again)
     wire.receive(b"".join(one + ack + again for one in qos) + again[:-1])
-    handed = [1 + 3 * METHODS_AT_ONCE]
+    portions = [len(sink.calls) - 1]
     while wire.has_more:
-        assert len(sink.calls) == handed[-1] and wire.kept == 0
+        assert 0 < portions[-1] <= 3 * METHODS_AT_ONCE and wire.kept == 0
         wire.receive(b"")
-        handed.append(min(handed[-1] + 3 * METHODS_AT_ONCE, 751))
-    assert handed == [301, 601, 751] and len(sink.calls) == 751
+        portions.append(len(sink.calls) - 1 - sum(portions))
+    assert sum(portions) == 750 and len(portions) > 750 / (3 * METHODS_AT_ONCE)
     assert [call[3]["prefetch_count"] for call in sink.calls if call[0] == "method"] == [
         *range(250)
     ]
@@ -145,9 +152,60 @@ def test_methods_are_handed_over_in_portions():
 def test_publishes_to_new_addresses_are_handed_over_in_portions():
     wire, sink = open_wire()
     wire.receive(b"".join(publish_frames(1, "x", str(number)) for number in range(150)))
-    assert (len(sink.calls), wire.has_more) == (METHODS_AT_ONCE, True)
-    wire.receive(publish_frames(1, "x", "last"))
-    assert (len(sink.calls), wire.has_more, wire.kept) == (151, False, 0)
+    assert 0 < len(sink.calls) <= METHODS_AT_ONCE
+    while wire.has_more:
+        wire.receive(publish_frames(1, "x", "150") if len(sink.calls) < METHODS_AT_ONCE else b"")
+    assert [call[3] for call in sink.calls] == [str(number) for number in range(151)]
+    assert wire.kept == 0
+
+
+@pytest.mark.parametrize(
+    ("frames", "most"),
+    [
+        (publish_frames(1, "x", "k", body=b"b"), MESSAGES_AT_ONCE + 1),
+        (publish_frames(1, "x", "k") + publish_frames(2, "x", "k"), MESSAGES_AT_ONCE + 1),
+        (encode_ack(1, 7, False), 4 * MESSAGES_AT_ONCE + 1),
+        (encode_ack(1, 7, True), MESSAGES_AT_ONCE),
+    ],
+    ids=["run of messages", "messages of two channels", "run of acks", "acks of many"],
+)
+def test_messages_and_acks_are_handed_over_in_portions(frames, most):
+    wire, sink = open_wire(1, 2)
+    wire.receive(frames)
+    each = len(sink.calls)
+    wire.receive(frames * 5 * most + frames[:-1])
+    portions = [len(sink.calls) - each]
+    while wire.has_more:
+        wire.receive(b"")
+        portions.append(len(sink.calls) - each - sum(portions))
+    assert len(portions) >= 5 and all(0 < portion <= most for portion in portions[:-1])
+    assert sum(portions) == each * 5 * most + each - 1
+    wire.receive(frames[-1:])
+    assert len(sink.calls) == each * (5 * most + 2)
+
+
+def test_a_message_in_frames_of_an_octet_is_taken_in_portions():
+    wire, sink = open_wire()
+    count = 5 * MESSAGES_AT_ONCE
+    head = publish_frames(1, "x", "k", body=bytes(count))[: -count - 8]
+    wire.receive(head + b"".join(struct.pack(">BHIBB", 3, 1, 1, 65, 0xCE) for _ in range(count)))
+    portions = 1
+    while wire.has_more:
+        assert not sink.calls
+        wire.receive(b"")
+        portions += 1
+    assert portions >= 5 and [call[-1] for call in sink.calls] == [b"A" * count]
+
+
+def test_what_is_put_off_is_looked_at_with_what_comes_next():
+    wire, sink = open_wire()
+    publish = publish_frames(1, "x", "k", body=b"b")
+    wire.receive(publish[:3])
+    wire.put_off(publish[3:] + publish)
+    assert wire.has_more and not sink.calls
+    wire.put_off(publish[:7])
+    wire.receive(publish[7:])
+    assert len(sink.calls) == 3 and not wire.has_more and not wire.buffered
 
 
 def test_what_is_ignored_is_passed_over_at_once():
