@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 Unacked = tuple[Entry, HeldQueue, AmqpConsumer | None]
 
+QUEUES_PER_EFFORT = 8
+"""A message to so many takes about as long again as reading it does."""
 _NEEDS_CARE = attrgetter("scan.needs_care")
 
 
@@ -146,6 +148,7 @@ class Channel:
             plan, message = careful_plan(self, publish, message)
             if plan.reusable and not message.scan.needs_care:
                 publish.plan = plan
+                publish.effort = 1 + len(plan.queues) // QUEUES_PER_EFFORT
                 self.session.wire.known.leads_to(plan.version, len(plan.queues))
             else:
                 publish.plan = None

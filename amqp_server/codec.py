@@ -87,15 +87,17 @@ _TABLES = {
 
 
 class Publish:
-    """A decoded basic.publish. `plan` is the meaning floor's: what it made of it last time."""
+    """A decoded basic.publish. `plan` is the meaning floor's: what it made of it last time, and
+    `effort` what a message takes, as a multiple of one to one queue; 0 while nobody knows."""
 
-    __slots__ = ("address", "immediate", "mandatory", "plan")
+    __slots__ = ("address", "effort", "immediate", "mandatory", "plan")
 
     def __init__(self, address: Address, mandatory: bool, immediate: bool) -> None:
         self.address = address
         self.mandatory = mandatory
         self.immediate = immediate
         self.plan: object = None
+        self.effort = 0
 
 
 def decode_publish(payload: bytes) -> Publish:

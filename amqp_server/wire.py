@@ -36,7 +36,7 @@ from amqp_server.codec import (
 )
 from amqp_server.known import Known
 from leveret.model.errors import BrokerError, PreconditionFailed, ProtocolError, ReplyCode
-from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Address, Message
+from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Message
 
 FRAME_LIMIT_BEFORE_TUNE = 8192
 HARD_MESSAGE_LIMIT = 512 * 1024 * 1024
@@ -259,10 +259,10 @@ class Wire:
         if publish is None:
             self.last_method = (60, 40)
             publish = self.known.learn(frame)
-        messages, stop = self._run(data, position, last + 1, channel, publish.address)
+        messages, stop = self._run(data, position, last + 1, channel, publish)
         if messages:
             self._after = stop
-            self._left -= len(messages)
+            self._left -= len(messages) * (publish.effort or 1)
             self.sink.on_publish(channel, publish, messages)
             return stop
         held.publish = publish
@@ -270,12 +270,13 @@ class Wire:
         return last + 1
 
     def _run(
-        self, data: bytes, position: int, start: int, channel: int, address: Address
+        self, data: bytes, position: int, start: int, channel: int, publish: Publish
     ) -> tuple[list[Message], int]:
         """Messages whose method frame is the one from `position` to `start`, as long as each is
         here whole and in one body frame, and there is time for it; where the last of them ends."""
         method, end, limit = data[position:start], len(data), self.frame_limit
         messages: list[Message] = []
+        address, most = publish.address, self._left // publish.effort if publish.effort else 0
         unpack, largest, after = _CONTENT.unpack_from, self.max_message_size, start
         while end - start >= 20:
             kind, same, size, class_id, weight, body_size = unpack(data, start)
@@ -300,7 +301,7 @@ class Wire:
                     break  # those before it go first
                 raise
             after = stop
-            if len(messages) > self._left or not data.startswith(method, stop):
+            if len(messages) > most or not data.startswith(method, stop):
                 break
             start = stop + len(method)
         return messages, after

@@ -34,6 +34,9 @@ from queues.rota import Rota
 from queues.shares import share, share_out
 from queues.spec import QueueSpec
 
+HANDED_OUT_AT_ONCE = 1000
+"""More wait for the next turn: a millisecond or two of work."""
+
 
 class ClassicQueue:
     def __init__(
@@ -193,9 +196,9 @@ class ClassicQueue:
         self.ready.append(entry)
         self.ready_bytes += size
 
-    def _make_room(self) -> None:
-        """Consumers take what they can; what is too much then goes."""
-        if not self._rota or self._hand_out():
+    def _make_room(self, most: int = sys.maxsize) -> None:
+        """Consumers take what they can, but so many at most; what is too much then goes."""
+        if not self._rota or self._hand_out(most):
             self._trim()
 
     def _trim(self) -> None:
@@ -268,7 +271,7 @@ class ClassicQueue:
                 self._trim()
                 self._read_ahead()
             return
-        self._make_room()
+        self._make_room(HANDED_OUT_AT_ONCE)
         if self.ready and self.ready[0].expires_ms:
             self._expire()
         self._read_ahead()
@@ -277,17 +280,21 @@ class ClassicQueue:
         if self.backlog and self.paging is not None:
             self.paging.read_ahead()
 
-    def _hand_out(self) -> bool:
-        """Give consumers what they can take; False while they wait for the right to get it."""
+    def _hand_out(self, most: int = sys.maxsize) -> bool:
+        """Give consumers what they can take; False while they wait for the right to get it, or
+        for the next turn."""
         self._is_handing_out = True
         try:
-            return self._serve_all()
+            return self._serve_all(most)
         finally:
             self._is_handing_out = False
 
-    def _serve_all(self) -> bool:
-        single = self.options.single_active
+    def _serve_all(self, most: int) -> bool:
+        single, stop = self.options.single_active, len(self.ready) - most
         while self.ready:
+            if len(self.ready) <= stop:
+                self._up.touch(self)
+                return False
             if is_past(self.ready[0], self._up) and not self._expire():
                 return True
             takers = self._rota.only_first() if single else self._rota.takers()

@@ -5,7 +5,7 @@ the touched queues hand out, the store gets the batch, and connections write onc
 
 A turn of the loop is kept short: an event loop may read one socket many times in a row (libuv
 thirty-two times, a quarter of a megabyte each), and there may be many sockets. What is read when
-the time is up is put off, and who sent it waits in a line.
+the time is up is put off, and who sent it waits in a line. So do queues that have much to hand out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from queues import Target
 log = logging.getLogger("leveret.broker")
 
 READING_SECONDS = 0.002
-"""So long may reading take; then timers, HTTP and queues that hand out have their turn."""
+HANDING_OUT_SECONDS = 0.002
+"""So long may each of them take; then it is the turn of timers, HTTP and whoever else waits."""
 
 
 class Output(Protocol):
@@ -42,9 +43,8 @@ class Turn:
         """None: nobody has read in this turn."""
         self._line: deque[Callable[[], None]] = deque()
         self._scheduled = False
-        self._queues: list[Target] = []
+        self._queues: deque[Target] = deque()
         self._outputs: dict[Output, None] = {}
-        self._spare_queues: list[Target] = []
         self._spare_outputs: dict[Output, None] = {}
         """Empty, to take turns with: what lasts is not made anew among what comes and goes."""
 
@@ -91,12 +91,7 @@ class Turn:
     def end(self) -> None:
         try:
             self._let_in()
-            while self._queues:
-                touched, self._queues = self._queues, self._spare_queues
-                for queue in touched:
-                    _guarded(queue.dispatch)
-                touched.clear()
-                self._spare_queues = touched
+            self._hand_out()
             self._flush_store()
             outputs, self._outputs = self._outputs, self._spare_outputs
             for output in outputs:
@@ -116,6 +111,13 @@ class Turn:
             while self._line and self._now() < self._reading_until:
                 _guarded(self._line.popleft())
         self._reading_until = None
+
+    def _hand_out(self) -> None:
+        over = self._now() + HANDING_OUT_SECONDS
+        while self._queues:
+            _guarded(self._queues.popleft().dispatch)
+            if self._queues and self._now() >= over:
+                break
 
 
 def _guarded(step: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from leveret.broker.commits import Commits
-from leveret.broker.turn import READING_SECONDS, Turn
+from leveret.broker.turn import HANDING_OUT_SECONDS, READING_SECONDS, Turn
 
 
 class Touched:
@@ -61,6 +61,25 @@ def test_readers_take_turns_and_a_turn_is_short():
         assert clock[0] - began < 1.3 * READING_SECONDS
     assert "".join(read) == "aaab|cc|bb|c|"
     assert turn.has_time(clock[0] + 60)  # long after the last turn a new one begins
+
+
+def test_queues_hand_out_in_turn_and_a_turn_is_short():
+    clock, scheduled, calls = [0.0], list[Any](), list[Any]()
+    turn: Any = Turn(scheduled.append, lambda: calls.append("|"), lambda: clock[0])
+
+    class Slow(Touched):
+        def flush(self):
+            super().flush()
+            clock[0] += 0.6 * HANDING_OUT_SECONDS
+            if calls.count(self) < 2:
+                turn.touch(self)  # it has more
+
+    one, other, third = (Slow(calls, False) for _ in range(3))
+    for queue in (one, other, third):
+        turn.touch(queue)
+    while scheduled:
+        scheduled.pop()()
+    assert calls == [one, other, "|", third, one, "|", other, third, "|"]
 
 
 def test_a_reader_that_fails_does_not_keep_the_others_waiting(caplog):

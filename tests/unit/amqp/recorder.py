@@ -9,6 +9,7 @@ class Recorder:
     def __init__(self):
         self.calls = []
         self.runs = []  # how many of a kind came at once
+        self.effort = 1  # what each message takes
 
     def on_header(self):
         self.calls.append(("header",))
@@ -18,6 +19,7 @@ class Recorder:
 
     def on_publish(self, channel, publish, messages):
         assert messages
+        publish.effort = publish.effort or self.effort
         self.runs.append(len(messages))
         self.calls += [
             (

@@ -125,6 +125,9 @@ def test_publish_carries_address_properties_and_body():
 def test_what_goes_the_same_way_comes_in_one_run():
     wire, sink = open_wire(1, 2)
     wire.receive(CASES["publishes in a run"])
+    assert sink.runs == [1, 2, 1, 1, 1, 1]  # the first alone, to see what it takes
+    sink.runs.clear()
+    wire.receive(CASES["publishes in a run"])
     assert sink.runs == [3, 1, 1, 1, 1]
     sink.runs.clear()
     wire.receive(CASES["acks in a run"] + CASES["acks of two channels"])
@@ -182,6 +185,17 @@ def test_messages_and_acks_are_handed_over_in_portions(frames, most):
     assert sum(portions) == each * 5 * most + each - 1
     wire.receive(frames[-1:])
     assert len(sink.calls) == each * (5 * most + 2)
+
+
+def test_messages_that_take_long_are_handed_over_in_small_portions():
+    wire, sink = open_wire()
+    sink.effort = MESSAGES_AT_ONCE // 4
+    publish = publish_frames(1, "x", "k", body=b"b")
+    wire.receive(publish * 100)
+    assert 0 < len(sink.calls) <= 6 and wire.has_more
+    while wire.has_more:
+        wire.receive(b"")
+    assert len(sink.calls) == 100 and max(sink.runs) <= 5
 
 
 def test_a_message_in_frames_of_an_octet_is_taken_in_portions():
