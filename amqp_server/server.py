@@ -83,6 +83,8 @@ class Connection(asyncio.Protocol):
             self._session.resume()
 
     def eof_received(self) -> bool:
+        if self._session is not None:
+            self._session.hear_out()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,6 +95,7 @@ class Connection(asyncio.Protocol):
             self._session.writable = False
             tell_of_leaving(self._session)
             self._session.end()
+            self._session.wire.deaf = True
             self._server.forget(self._session)
             del self._session.wire.sink  # no circle: it is freed now, not when somebody looks
             self._session = None

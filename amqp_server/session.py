@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 from amqp_server.channel import Channel
 from amqp_server.codec import (
     HEARTBEAT_FRAME,
-    PROTOCOL_HEADER,
     ChannelOpenOk,
     Method,
     Publish,
@@ -27,14 +25,14 @@ from amqp_server.describe import describe_connection
 from amqp_server.line import OURS, Deaf, Line, Listening
 from amqp_server.login import SMALLEST_FRAME_MAX, agree, begin, enter, mechanisms, server_properties
 from amqp_server.putting_off import TABLE_FACTOR, PuttingOff
+from amqp_server.reading import KEPT_UNNOTICED, NOBODY, hear_out, receive
 from amqp_server.wire import (
-    BadProtocolHeader,
     ChannelState,
     ConnectionState,
     Wire,
     WireChannel,
 )
-from leveret.broker import BACKLOG_HIGH, Broker, User, VirtualHost
+from leveret.broker import Broker, VirtualHost
 from leveret.model.errors import (
     BrokerError,
     ConnectionForced,
@@ -47,29 +45,25 @@ log = logging.getLogger("leveret.amqp")
 
 FLUSH_AT = 64 * 1024
 MOST_UNREAD = 1024 * 1024
-KEPT_UNNOTICED = 4096
-"""So much of what has not come whole is nobody's business; more makes a publisher."""
-SETTLED_OCTETS = 2048
-"""What a client has said when it has logged in, opened a channel, declared and consumed."""
 CLOSE_GRACE_SECONDS = 5.0
 QUIET_SECONDS = 5.0
 """How long a client without heartbeats is left alone."""
 DEAF_GRACE_SECONDS = 1.0
 """Framing is lost, or was never there, so nothing is heard: only time to read what we said."""
-_NOBODY = User("", "")
-_HERE = nullcontext()
 
 
 class Session:
     channel_type: type[Channel] = Channel
     describe = describe_connection
+    receive = receive
+    hear_out = hear_out
 
     def __init__(self, broker: Broker, line: Line) -> None:
         self.broker = broker
         self.line = line
         self.wire = Wire(self, broker.settings.max_message_size)
         self.name = f"{line.peer[0]}:{line.peer[1]} -> {line.local[0]}:{line.local[1]}"
-        self.user = _NOBODY
+        self.user = NOBODY
         self.vhost: VirtualHost = broker.vhosts[next(iter(broker.vhosts))]
         self.channels: dict[int, Channel] = {}
         self.client_properties: dict[str, Any] = {}
@@ -95,69 +89,6 @@ class Session:
         return f"<Session {self.name} {self.wire.state.name} channels={len(self.channels)}>"
 
     # Bytes -------------------------------------------------------------------------------------
-
-    def receive(self, data: bytes) -> None:
-        self.received += len(data)
-        self.last_received = self.broker.clock.monotonic()
-        if self.wire.has_more:  # it waits already: TLS may bring more than was asked for
-            self.wire.put_off(data)
-        elif self.broker.turn.has_time(self.last_received):
-            self._look_at(data)
-        else:
-            self.wire.put_off(data)
-            self._wait_in_line()
-        if self.user is _NOBODY and self.wire.buffered > self.broker.settings.login_buffer:
-            self._drop("has sent too much before it logged in")
-        if self.publishes:
-            self.broker.upkeep.came(len(data))
-
-    def _wait_in_line(self) -> None:
-        self.listening.stop(Deaf.TURN_OVER)
-        self.broker.turn.wait_in_line(self._go_on)
-
-    def _go_on(self) -> None:
-        """Others have had their turn: the next part of what was read."""
-        self.last_received = self.broker.clock.monotonic()
-        if not self._ended:
-            self._look_at(b"")
-        if self._ended or not self.wire.has_more:
-            self.listening.go_on(Deaf.TURN_OVER)
-
-    def _look_at(self, data: bytes) -> None:
-        self.now_ms = self.broker.clock.wall_ms()
-        with self.broker.apart if self.received <= SETTLED_OCTETS else _HERE:
-            self._take_all(data)
-        while self.wire.has_more:
-            if not self.broker.turn.has_time(self.broker.clock.monotonic()):
-                self._wait_in_line()
-                break
-            self._take_all(b"")
-        if self.publishes:
-            if self.broker.store.backlog > BACKLOG_HIGH:
-                self.listening.stop(Deaf.DISK_BEHIND)
-                self.broker.hold_back(self)
-        elif self.wire.kept > KEPT_UNNOTICED and self.broker.alarms.reason:
-            self.block(self.broker.alarms.reason)
-
-    def _take_all(self, data: bytes) -> None:
-        if self._take(data) is not None:
-            while self._take(b"") is not None:  # a close may follow in the same bytes
-                pass
-
-    def _take(self, data: bytes) -> BrokerError | None:
-        """Hand bytes to the wire; what it refused, after which there may be more to read."""
-        try:
-            self.wire.receive(data)
-        except BadProtocolHeader as error:
-            self.line.write(PROTOCOL_HEADER)
-            self._drop(str(error))
-        except BrokerError as error:
-            self.fail(error)
-            return error
-        except Exception:
-            log.exception("unexpected error on %s", self.name)
-            self.fail(BrokerError("internal error"))
-        return None
 
     def let_go(self) -> None:
         """The store has caught up: go on reading this publisher."""
@@ -226,7 +157,7 @@ class Session:
         """Log-in limit, heartbeats both ways; for how many seconds it may then be left alone."""
         if self.wire.state is not ConnectionState.OPEN:
             if now - self.connected > self.broker.settings.handshake_timeout:
-                self._drop("has not logged in in time")
+                self.drop("has not logged in in time")
             return 0
         interval = self.heartbeat
         if not interval:
@@ -406,7 +337,7 @@ class Session:
         self.wire.state = ConnectionState.CLOSED
         self.line.end()
 
-    def _drop(self, why: str) -> None:
+    def drop(self, why: str) -> None:
         """End it without a word about why: who has not logged in may not even speak AMQP."""
         if self.wire.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             return  # it has its line, and its end
@@ -479,8 +410,8 @@ class Session:
 
     @property
     def kept(self) -> int:
-        """Octets of what has not come whole, or waits for a disk."""
-        return self.wire.kept + self.putting_off.octets
+        """Octets of what has not come whole, or waits for its turn or for a disk."""
+        return self.wire.kept + self.wire.set_aside_octets + self.putting_off.octets
 
     @property
     def blocked(self) -> bool:

@@ -11,7 +11,7 @@ close was sent only connection.close and close-ok are listened to, and nothing a
 itself was lost.
 
 Only so much is handed over at once: `has_more` says that the rest waits for the next `receive`, and
-so does what was `put_off` altogether.
+so does what was `set_aside` altogether.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ _LEGAL_ON_CHANNEL_0: dict[ConnectionState, frozenset[type[Method]]] = {
     ConnectionState.CLOSED: frozenset(),
 }
 _CONNECTION_CLASS = 10
+_CLOSES = (b"\x00\x0a\x00\x32", b"\x00\x0a\x00\x33")  # connection.close and its answer
 
 
 class ChannelState(Enum):
@@ -111,7 +112,7 @@ class WireSink(Protocol):
 
 
 class _Enough(Exception):
-    """As many methods as may be handed over at once have been."""
+    """As much as may be handed over at once has been."""
 
 
 class BadProtocolHeader(ProtocolError):
@@ -149,6 +150,11 @@ class Wire:
         return len(self._rest)
 
     @property
+    def set_aside_octets(self) -> int:
+        """Octets that nobody has looked at yet."""
+        return len(self._rest) if self.has_more else 0
+
+    @property
     def kept(self) -> int:
         """Octets of what has not come whole: frames, and messages on every channel."""
         return self._unfinished + (0 if self.has_more else len(self._rest))
@@ -157,6 +163,7 @@ class Wire:
         """Take bytes from the peer and hand over what is complete."""
         self.has_more = False
         if self.deaf:
+            self._rest = b""
             return
         if self._rest:
             data = self._rest + data
@@ -180,7 +187,7 @@ class Wire:
             self._rest = data[self._after :]
             self.has_more = True
 
-    def put_off(self, data: bytes) -> None:
+    def set_aside(self, data: bytes) -> None:
         """It has come, and is looked at with the next `receive`."""
         if not self.deaf:
             self._rest += data
@@ -433,11 +440,11 @@ class Wire:
         return after
 
     def _method(self, channel: int, payload: bytes) -> None:
+        if self.state is ConnectionState.CLOSING and (channel or payload[:4] not in _CLOSES):
+            return
         if len(payload) < 4:
             raise ProtocolError("method frame is too short to name a method")
         self.last_method = struct.unpack_from(">HH", payload)
-        if self.state is ConnectionState.CLOSING and self.last_method[0] != _CONNECTION_CLASS:
-            return
         if channel == 0:
             self._connection_method(payload)
         else:

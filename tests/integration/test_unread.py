@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from functools import partial
+from typing import Any
 
 import pytest
 from pamqp.commands import Basic, Connection, Exchange, Queue, Tx
 
+from amqp_server.session import CLOSE_GRACE_SECONDS
 from amqp_server.wire import METHODS_AT_ONCE
 from leveret.testing import LeveretBroker
 from tests.support import wire
@@ -46,25 +48,61 @@ def test_many_methods_at_once_let_others_have_their_turn(broker, channel):
     channel.client.expect(Connection.CloseOk)
 
 
-def test_much_in_one_turn_of_the_loop_lets_others_in_and_keeps_its_order(broker, channel):
-    channel.declare("flood")
-    [session] = broker.running.amqp.sessions
+class Flood:
+    """More than is looked at in one turn of the loop."""
+
     count = 20_000
-    before = wire.publish(1, "", "flood") + wire.content_header(1, 4)
-    bodies = [number.to_bytes(4, "big") for number in range(count)]
-    blob = b"".join(before + wire.body(1, body) for body in bodies)
+    bodies = tuple(number.to_bytes(4, "big") for number in range(count))
 
-    def receive_all() -> tuple[int, bool]:
+    def __init__(self, broker):
+        self.queue = broker.running.broker.vhosts["/"].queues["flood"]
+        [self.session] = broker.running.amqp.sessions
+
+    def receive(self) -> None:
+        before = wire.publish(1, "", "flood") + wire.content_header(1, 4)
+        blob = b"".join(before + wire.body(1, body) for body in self.bodies)
         for start in range(0, len(blob), 99_991):
-            session.receive(blob[start : start + 99_991])
-        queue = broker.running.broker.vhosts["/"].queues["flood"]
-        return queue.ready_count, session.listening.is_paused
+            self.session.receive(blob[start : start + 99_991])
+        assert self.queue.ready_count < self.count
+        assert self.session.wire.has_more and self.session.listening.is_paused
+        assert self.session.kept >= self.session.wire.buffered > 0
 
-    taken, is_paused = broker.call(receive_all)
-    assert taken < count and is_paused
+
+@pytest.fixture
+def flood(broker, channel):
+    channel.declare("flood")
+    return Flood(broker)
+
+
+def test_much_in_one_turn_of_the_loop_lets_others_in_and_keeps_its_order(broker, channel, flood):
+    broker.call(flood.receive)
     channel.consume("flood", no_ack=True)
-    assert [one.body for one in channel.deliveries(count)] == bodies
-    assert not session.listening.is_paused
+    assert tuple(one.body for one in channel.deliveries(flood.count)) == flood.bodies
+    assert not flood.session.listening.is_paused
+
+
+def test_who_says_goodbye_behind_much_is_heard_to_the_end(broker, flood):
+    """TLS brings the end with the read that what was set aside came in."""
+
+    def receive_and_end() -> Any:
+        flood.receive()
+        flood.session.line.eof_received()
+        flood.session.line.connection_lost(None)
+        return flood.queue.ready_count
+
+    assert broker.call(receive_and_end) == flood.count
+
+
+def test_who_is_closed_while_it_waits_for_its_turn_can_answer(broker, channel, flood):
+    def receive_and_close() -> None:
+        flood.receive()
+        flood.session.close("an operator says so")
+
+    broker.call(receive_and_close)
+    channel.client.expect(Connection.Close)
+    channel.client.send(0, Connection.CloseOk())
+    channel.client.expect_end(timeout=CLOSE_GRACE_SECONDS / 2)
+    assert not flood.session.wire.has_more and not flood.session.wire.buffered
 
 
 def test_what_was_put_off_is_taken_up_in_portions_and_in_order(broker, channel):

@@ -211,13 +211,13 @@ def test_a_message_in_frames_of_an_octet_is_taken_in_portions():
     assert portions >= 5 and [call[-1] for call in sink.calls] == [b"A" * count]
 
 
-def test_what_is_put_off_is_looked_at_with_what_comes_next():
+def test_what_is_set_aside_is_looked_at_with_what_comes_next():
     wire, sink = open_wire()
     publish = publish_frames(1, "x", "k", body=b"b")
     wire.receive(publish[:3])
-    wire.put_off(publish[3:] + publish)
+    wire.set_aside(publish[3:] + publish)
     assert wire.has_more and not sink.calls
-    wire.put_off(publish[:7])
+    wire.set_aside(publish[:7])
     wire.receive(publish[7:])
     assert len(sink.calls) == 3 and not wire.has_more and not wire.buffered
 
@@ -226,7 +226,8 @@ def test_what_is_ignored_is_passed_over_at_once():
     wire, sink = open_wire()
     wire.state = ConnectionState.CLOSING
     qos, close = commands.Basic.Qos(prefetch_count=1), commands.Connection.CloseOk()
-    wire.receive(method_frame(1, qos) * 1000 + method_frame(0, close))
+    illegal = method_frame(0, commands.Connection.OpenOk()) + method_frame(7, close)
+    wire.receive((method_frame(1, qos) + illegal) * 1000 + method_frame(0, close))
     assert [call[2] for call in sink.calls] == ["Connection.CloseOk"] and not wire.has_more
 
 
