@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import socket
 import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from http_admin.errors import ApiError, error_response
 from http_admin.paths import routed_path
 from http_admin.turns import leave
 from leveret.broker import Broker
+from leveret.broker.access.throttle import is_loopback
 from leveret.config import Settings
 
 log = logging.getLogger("leveret.http")
@@ -56,8 +58,10 @@ _TRAFFIC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Which Host headers are ours: all, unless we listen on loopback only.
+    """Which Host headers are ours. Who comes from this machine has to name it.
 
+    A page of any site may have the browser on this machine ask for it by a name of its own, and
+    here `guest` may log in. From elsewhere any name will do, unless we listen on loopback only.
     `names` are those under which a reverse proxy is asked for this broker.
     """
 
@@ -69,22 +73,29 @@ class Hosts:
         given = settings.http_hosts.lower().split(",")
         return cls(settings.host, frozenset(name.strip() for name in given if name.strip()))
 
-    def accept(self, header: str | None) -> bool:
-        if not header or not is_loopback(self.bound):
+    def accept(self, header: str | None, peer: str) -> bool:
+        if not header:
             return True
         name = host_of(header)
-        return name == self.bound or name in self.names or is_loopback(name)
+        if name in (self.bound, *self.names) or is_own_name(name):
+            return True
+        if is_own_name(self.bound):
+            return False
+        return not is_loopback(peer) or _is_address(name) or name == socket.gethostname().lower()
 
 
-def is_loopback(name: str) -> bool:
-    """Names that no foreign DNS server can answer for: loopback addresses and localhost."""
-    name = name.lower().rstrip(".")
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
+def _is_address(name: str) -> bool:
     try:
-        return ipaddress.ip_address(name).is_loopback
+        ipaddress.ip_address(name)
     except ValueError:
         return False
+    return True
+
+
+def is_own_name(name: str) -> bool:
+    """Names that no foreign DNS server can answer for: loopback addresses and localhost."""
+    name = name.lower().rstrip(".")
+    return name == "localhost" or name.endswith(".localhost") or is_loopback(name)
 
 
 def host_of(header: str) -> str:
@@ -177,7 +188,8 @@ class Guard:
         headers = Headers(scope=scope)
         if len(headers.getlist("host")) > 1:
             raise ApiError(400, "a request has one Host header")
-        if not self._hosts.accept(headers.get("host")):
+        peer = (scope.get("client") or ("",))[0]
+        if not self._hosts.accept(headers.get("host"), peer):
             raise ApiError(400, "this broker does not answer to that host name (see http_hosts)")
         if scope["method"] in _SAFE:
             await self._app(_as_get(scope), receive, send)

@@ -223,7 +223,7 @@ class Settings:
         "",
         kinds.HOSTS,
         "Names under which a reverse proxy is asked for this broker, with commas between them; "
-        "listening on loopback, it answers to no other names but its own.",
+        "who comes from this machine may use no other names but its own.",
         shown="none",
     )
     http_timeout: float = _key(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -258,7 +259,29 @@ async def test_foreign_host_is_refused_on_loopback(web: httpx.AsyncClient) -> No
     ],
 )
 async def test_hosts(bound: str, header: str | None, accepted: bool) -> None:
-    assert Hosts(bound).accept(header) is accepted
+    assert Hosts(bound).accept(header, "192.168.0.7") is accepted
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize(
+    ("header", "accepted"),
+    [
+        ("localhost:15672", True),
+        ("127.0.0.1:15672", True),
+        ("192.168.0.1:15672", True),
+        ("[fe80::1]:15672", True),
+        (f"{socket.gethostname()}:15672", True),
+        ("proxied.example", True),
+        ("evil.example", False),
+        ("evil.example:15672", False),
+        ("127.0.0.1.evil.example", False),
+    ],
+)
+async def test_who_comes_from_this_machine_has_to_name_it(
+    peer: str, header: str, accepted: bool
+) -> None:
+    """A page of another site cannot have the browser here ask by a name of its own."""
+    assert Hosts("0.0.0.0", frozenset({"proxied.example"})).accept(header, peer) is accepted
 
 
 async def test_who_signs_in_again_and_again_signs_nobody_else_out(
