@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from amqp_server.session import Session
 
 SLOTS_PER_SECOND = 4
+MOST_AT_ONCE = 250
+"""Some milliseconds: a crowd that came at the same time is due at the same time."""
 
 
 class Pulse:
@@ -42,14 +44,18 @@ class Pulse:
             if not held:
                 self._slots.pop(slot, None)
 
-    def beat(self, now: float) -> None:
-        """Look at the sessions whose time has come."""
-        current = int(now * SLOTS_PER_SECOND)
+    def beat(self, now: float) -> bool:
+        """Look at sessions whose time has come, so many at most; is it time for others, too?"""
+        current, left = int(now * SLOTS_PER_SECOND), MOST_AT_ONCE
         for slot in [slot for slot in self._slots if slot <= current]:
             for session in list(self._slots.get(slot, ())):
                 if self._slot_of.get(session) != slot:
                     continue  # another one's end has taken it along
+                if not left:
+                    return True
+                left -= 1
                 self.remove(session)
                 alone = session.beat(now)
                 if not session.is_over:
                     self.add(session, now + max(alone, 1 / SLOTS_PER_SECOND))
+        return False

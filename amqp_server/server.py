@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from leveret.broker.access.handshakes import Context, Handshakes
 
 BEAT_SECONDS = 0.25
+NEXT_BEAT_SECONDS = 0.01
+"""When there are more to look at than are looked at at once."""
 BEATS_PER_LOOK_FOR_ACKS = 4
 WRITE_HIGH_WATER = 256 * 1024
 BACKLOG = 1024
@@ -220,9 +222,9 @@ class AmqpServer:
         asyncio.get_running_loop().call_soon(apart.__exit__, None, None, None)
         return Connection(self)
 
-    def _schedule_beat(self) -> None:
+    def _schedule_beat(self, seconds: float = BEAT_SECONDS) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + BEAT_SECONDS
+        due = loop.time() + seconds
         self._beat = loop.call_at(due, self._wake, due)
 
     def _wake(self, due: float) -> None:
@@ -237,7 +239,9 @@ class AmqpServer:
             session.last_received = session.connected = now
 
     def _beat_all(self) -> None:
-        self.pulse.beat(self.broker.clock.monotonic())
+        if self.pulse.beat(self.broker.clock.monotonic()):
+            self._schedule_beat(NEXT_BEAT_SECONDS)
+            return
         self._beats += 1
         if self._beats % BEATS_PER_LOOK_FOR_ACKS == 0:
             self.look_for_late_acks()

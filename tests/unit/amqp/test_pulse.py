@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from amqp_server.pulse import Pulse
+from amqp_server.pulse import MOST_AT_ONCE, Pulse
 
 
 class Looked:
@@ -71,3 +71,11 @@ def test_clock_that_jumps_far_finds_everything_due() -> None:
     pulse.add(one, 0)
     pulse.beat(1e9)
     assert one.at == [1e9]
+
+
+def test_a_crowd_is_looked_at_in_portions() -> None:
+    pulse, crowd = Pulse(), [_session(10) for _ in range(3 * MOST_AT_ONCE)]
+    for one in crowd:
+        pulse.add(one, 0)
+    assert [pulse.beat(1 + portion) for portion in range(4)] == [True, True, False, False]
+    assert [len(one.at) for one in crowd] == [1] * len(crowd) and len(pulse) == len(crowd)
