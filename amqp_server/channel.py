@@ -254,7 +254,8 @@ class Channel:
                 self.inbox = deque()
                 self.broker.turn.later(lambda: self.go_on(_nothing))
             assert self.inbox is not None
-            self.inbox.extendleft(reversed(inbox))
+            inbox.extend(self.inbox)
+            self.inbox = inbox
             return
         if self.inbox is None:
             self.session.putting_off.took_up(self)
