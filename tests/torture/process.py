@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO
 
 START_SECONDS = 60
+ALARMING = ("Traceback", "Task was destroyed", "never retrieved", "was never awaited")
+"""What no broker may say at any time."""
 LEVERET = ("-m", "leveret")
 SWEEPING = (
     "-c",
@@ -32,6 +34,25 @@ def end_leftovers() -> None:
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
+
+
+def end_of(file: int, octets: int) -> str:
+    """Read in place: who writes into the file shares its position with us."""
+    start = max(0, os.fstat(file).st_size - octets)
+    return os.pread(file, octets, start).decode(errors="replace")
+
+
+def alarm_in(file: int, portion: int = 1 << 20) -> str:
+    """What stands around the first alarming words of a log, however long it is; empty if none."""
+    overlap = max(map(len, ALARMING))
+    at = 0
+    while octets := os.pread(file, portion + overlap, at):
+        found = [octets.find(words.encode()) for words in ALARMING]
+        if places := [place for place in found if place >= 0]:
+            start = max(0, at + min(places) - 1_000)
+            return os.pread(file, 10_000, start).decode(errors="replace")
+        at += portion
+    return ""
 
 
 class BrokerProcess:
@@ -98,17 +119,18 @@ class BrokerProcess:
     def said(self, octets: int = 100_000) -> str:
         """The end of its log so far."""
         if self._log is not None:
-            size = self._log.seek(0, os.SEEK_END)
-            self._log.seek(max(0, size - octets))
-            self._last_words = self._log.read().decode(errors="replace")
+            self._last_words = end_of(self._log.fileno(), octets)
         return self._last_words
 
     def _close_log(self) -> str:
-        log = self.said()
+        """The first alarming thing in all of it, with what stands around it."""
+        self.said()
+        alarm = ""
         if self._log is not None:
+            alarm = alarm_in(self._log.fileno())
             self._log.close()
             self._log = None
-        return log
+        return alarm
 
     def memory(self, field: str = "VmHWM") -> float:
         """Resident memory in MB: the most so far, or now with `VmRSS`."""
@@ -139,9 +161,9 @@ class BrokerProcess:
                 os.kill(self.pid, how)
         await self._process.communicate()
         _RUNNING.discard(self._process)
-        log = self._close_log()
-        if "Traceback" in log:
-            raise AssertionError(f"the broker had an unexpected error:\n{log}")
+        alarm = self._close_log()
+        if alarm:
+            raise AssertionError(f"the broker had an unexpected error:\n{alarm}")
         return self._process.returncode or 0
 
     async def wait(self, seconds: float) -> int:
