@@ -1,7 +1,9 @@
-"""R-34: how octets are cut into writes, and how channels take turns, has no effect.
+"""R-34: how octets are cut on their way, and how channels take turns, has no effect.
 
-The session of tests/semantics/test_fragments is cut at random and octet by octet; contents of 2 to
-20 channels are shuffled into each other, frame by frame. Every run must end as the plain one does.
+The session of tests/semantics/test_fragments comes to the broker cut at random and octet by octet;
+contents of 2 to 20 channels are shuffled into each other, frame by frame, and cut as well. Every
+run must end as the plain one does, which another broker is sent. The broker cuts (cutting.py):
+writes do not stay apart on their way through the system.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ from tests.support.brokers import Target
 from tests.support.rawclient import RawClient
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
+from tests.torture.security.cutting import Cuts
+from tests.torture.security.health import notes
 
-SIZES = (1, 2, 7, 8, 50, 300, 4096)
 INTERLEAVED_EVERY = 5
-OCTETS_EVERY = 50
 BODIES = 3
+FEWEST_OCTETS = 20_000
+"""That a session which is played has at least."""
+RANDOM_PIECE = 1_000
+"""Octets that random pieces have at most on average: 638 is what to expect."""
 
 
 class _Patient(Target):
@@ -37,51 +43,57 @@ class _Patient(Target):
 async def split_sessions(
     directory: Path, splits: int, seed: int, progress: Progress = silent
 ) -> Outcome:
-    broker = BrokerProcess(directory, "--memory")
+    plain = BrokerProcess(directory / "plain", "--memory")
+    await plain.start()
+    whole = await asyncio.to_thread(play, _Patient(*plain.address), _whole)
+    await plain.stop()
+    broker, file = BrokerProcess(directory / "cut", "--memory"), directory.with_name("cuts")
+    broker.program = ("-m", "tests.torture.security.cutting", str(file), str(seed))
     await broker.start()
     try:
-        target = _Patient(*broker.address)
-        counted = await asyncio.to_thread(_play_all, target, splits, seed, progress)
+        target, same = _Patient(*broker.address), whole.comparable()
+        mixed, problems = await asyncio.to_thread(_play_all, target, same, splits, seed, progress)
+        cuts = Cuts.read(await notes(broker, file))
     finally:
         await broker.stop()
-    cut, mixed, problems = counted
+    problems += _too_few(cuts, splits - mixed)
     figures = (
-        f"{cut} sessions cut into random writes or single octets, {mixed} with the content of 2 to "
-        f"20 channels shuffled, frame by frame: {len(problems)} ended otherwise than the plain one"
+        f"{splits - mixed} sessions cut at random, or octet by octet, {mixed} with the content of "
+        f"2 to 20 channels shuffled, frame by frame, and cut; the broker received "
+        f"{cuts.octets + cuts.single_octets} octets in {cuts.pieces + cuts.single_pieces} pieces, "
+        f"{cuts.single_pieces} of them alone: {len(problems)} ended otherwise than the plain one"
     )
     return Outcome("R-34", "fragments", figures, tuple(problems))
 
 
+def _whole(octets: bytes) -> list[bytes]:
+    return [octets]
+
+
 def _play_all(
-    target: Target, splits: int, seed: int, progress: Progress
-) -> tuple[int, int, list[str]]:
+    target: Target, same: object, splits: int, seed: int, progress: Progress
+) -> tuple[int, list[str]]:
     source, problems, mixed = random.Random(seed), list[str](), 0
-    whole = play(target, lambda octets: [octets]).comparable()
     for number in range(splits):
         if number % INTERLEAVED_EVERY == INTERLEAVED_EVERY - 1:
             mixed += 1
             problems += _mixed(target, source)
-        else:
-            one = 1 if number % OCTETS_EVERY == 0 else 0
-            if play(target, _Cut(source, one)).comparable() != whole:
-                problems.append(f"split {number} ended otherwise")
+        elif play(target, _whole).comparable() != same:
+            problems.append(f"split {number} ended otherwise")
         progress(number + 1, splits)
-    return splits - mixed, mixed, problems
+    return mixed, problems
 
 
-class _Cut:
-    """Cuts octets into pieces of random sizes, or of one size."""
-
-    def __init__(self, source: random.Random, size: int = 0) -> None:
-        self._source = source
-        self._size = size
-
-    def __call__(self, octets: bytes) -> Iterator[bytes]:
-        at = 0
-        while at < len(octets):
-            size = self._size or self._source.choice(SIZES)
-            yield octets[at : at + size]
-            at += size
+def _too_few(cuts: Cuts, played: int) -> list[str]:
+    """Whether the pieces were as small as they should have been, and came to all that was sent."""
+    problems = []
+    if cuts.octets + cuts.single_octets < played * FEWEST_OCTETS:
+        problems.append(f"only {cuts.octets + cuts.single_octets} octets in {played} sessions")
+    if not cuts.single_octets or cuts.single_pieces != cuts.single_octets:
+        problems.append(f"{cuts.single_octets} single octets in {cuts.single_pieces} pieces")
+    if cuts.pieces * RANDOM_PIECE < cuts.octets:
+        problems.append(f"{cuts.octets} octets in {cuts.pieces} pieces only")
+    return problems
 
 
 def _mixed(target: Target, source: random.Random) -> list[str]:
@@ -99,9 +111,7 @@ def _mixed(target: Target, source: random.Random) -> list[str]:
             client.expect(Channel.OpenOk, number)
             client.expect(Queue.DeclareOk, number)
         frames = {number: _frames(number, bodies) for number, bodies in sent.items()}
-        octets = b"".join(_shuffled(source, frames))
-        for piece in _Cut(source)(octets) if source.random() < 0.5 else (octets,):
-            client.send_bytes(piece)
+        client.send_bytes(b"".join(_shuffled(source, frames)))
         got = {number: [_get(client, number) for _ in range(BODIES)] for number in channels}
     return [
         f"channel {number} got another content"
