@@ -23,7 +23,7 @@ from tests.torture.power_loss import cut_the_power
 from tests.torture.rot import flip_bits
 from tests.torture.schedule import kill_among_the_delayed
 from tests.torture.security.conformance import conform
-from tests.torture.security.crowd import churn, keep_silent, stay_idle
+from tests.torture.security.crowd import churn, stay_idle
 from tests.torture.security.extremes import announce_much, open_all_channels
 from tests.torture.security.flood import flood_memory
 from tests.torture.security.fuzz import fuzz_inside, fuzz_live
@@ -38,6 +38,7 @@ from tests.torture.security.rows import ROWS
 from tests.torture.security.scans import scan_tls
 from tests.torture.security.sources import scan_source
 from tests.torture.security.splits import split_sessions
+from tests.torture.security.strangers import keep_silent
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.soak import soak
 from tests.torture.startup import start_and_stop

@@ -7,9 +7,10 @@ the long forms of all.
 
 import pytest
 
-from tests.torture.security.crowd import churn, give_back, keep_silent, stay_idle
+from tests.torture.security.crowd import churn, give_back, stay_idle
 from tests.torture.security.fuzz import fuzz_live
 from tests.torture.security.names import flood_names
+from tests.torture.security.strangers import keep_silent
 
 SEED = 20_261_116
 pytestmark = pytest.mark.timeout(600)

@@ -1,27 +1,22 @@
-"""R-16: thousands of idle connections. R-18: connections that come and go. R-30: strangers."""
+"""R-16: thousands of idle connections. R-18: connections that come and go."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 from pamqp import commands, frame
+from pamqp.heartbeat import Heartbeat
 
-from tests.torture.client import PROPERTIES, Client
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.security.health import notes
-from tests.torture.security.raw import (
-    HEADER,
-    Raw,
-    descriptors,
-    log_in_seconds,
-    percentile,
-    start_ok,
-)
+from tests.torture.security.pair import seconds_of_a_pair
+from tests.torture.security.raw import Raw, descriptors
+from tests.torture.security.weigh import weigh
 
 AT_ONCE = 100
 KIB_EACH = 30
@@ -35,9 +30,10 @@ GIVING_BACK = {
     "with the API in use": {"LEVERET_HTTP_ENABLED": "true", "LEVERET_HTTP_PORT": "0"},
 }
 SAMPLES_SECONDS = 30.0
-UNAUTHENTICATED = 1_000
-DOUBT_SECONDS = 0.2
-LOST_TASKS = ("Task was destroyed", "never retrieved", "was never awaited")
+HEARTBEAT = 60
+WATCH_SECONDS = 65.0
+"""Each side has to beat twice meanwhile."""
+BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 LEAK_SHOWS = 5_000
 """Connections after which a leak would stand out against what the allocator does."""
 
@@ -47,7 +43,7 @@ async def stay_idle(
     connections: int,
     _seed: int,
     progress: Progress = silent,
-    watch: float = 10,
+    watch: float = WATCH_SECONDS,
     tries: int = 1_000,
 ) -> Outcome:
     """Open them all, watch what they cost, close them, and open as many again."""
@@ -57,20 +53,20 @@ async def stay_idle(
     await broker.start()
     files = descriptors(broker.pid)
     few = await _open(broker, 10, silent)
-    alone = await _pair_seconds(broker, tries)
+    alone = await seconds_of_a_pair(broker.address, tries)
     await _drop(broker, few, files - SLACK)  # warm up
-    objects = int(await notes(broker, notes_file))
+    weight = await weigh(broker, notes_file)
     before = broker.memory("VmRSS")
     crowd = await _open(broker, connections, progress)
     each = (broker.memory("VmRSS") - before) * 1024 / connections
-    used, began = broker.processor_seconds(), time.monotonic()
-    await asyncio.sleep(watch)
-    share = 100 * (broker.processor_seconds() - used) / (time.monotonic() - began)
+    share = await _idle_share(broker, crowd, watch)
     first_peak = broker.memory("VmRSS")
-    beside = await _pair_seconds(broker, tries)
+    beside = await seconds_of_a_pair(broker.address, tries)
+    alive = await _alive(crowd)
     await _drop(broker, crowd, files)
     left = descriptors(broker.pid) - files
-    more = await _more_objects(broker, notes_file, objects)
+    more = await _more_objects(broker, notes_file, weight.objects)
+    after = await weigh(broker, notes_file)
     crowd = await _open(broker, connections, silent)
     growth = broker.memory("VmRSS") - first_peak
     await _drop(broker, crowd, files)
@@ -78,6 +74,12 @@ async def stay_idle(
     other = directory.with_name("other")
     others = [await give_back(other, connections, way) for way in GIVING_BACK]
     problems = [problem for one in others for problem in one.problems]
+    if alive.connections < connections:
+        problems.append(f"{connections - alive.connections} of the connections are gone")
+    if watch > HEARTBEAT and alive.fewest_beats < 2:
+        problems.append(f"{alive.fewest_beats} heartbeats in {watch} s")
+    if after.grew(weight, SLACK):
+        problems.append(f"{after.more_than(weight)} after they have gone")
     if each > KIB_EACH:
         problems.append(f"{each:.1f} KiB for each connection")
     if abs(left) > SLACK:
@@ -91,7 +93,8 @@ async def stay_idle(
         late.append(f"a pair's p99 is {beside / alone:.1f} times what it is beside 10")
     figures = (
         f"{connections} connections with a channel: {each:.1f} KiB each, {share:.1f} % of a core "
-        f"idle, {growth:+.1f} MB when opened again; {left:+d} descriptors and {more:+.1%} of "
+        f"in {watch:.0f} s in which both sides beat, all of them alive, {growth:+.1f} MB when "
+        f"opened again; {left:+d} descriptors, {after.more_than(weight)} and {more:+.1%} of "
         f"objects after they have gone; a pair's p99 {beside * 1000:.1f} ms beside them, "
         f"{alone * 1000:.1f} ms beside 10; " + "; ".join(one.figures for one in others)
     )
@@ -128,7 +131,7 @@ async def _more_objects(broker: BrokerProcess, file: Path, before: int) -> float
     """The share of objects that stays; samples of counters hold some for a few seconds."""
     deadline = time.monotonic() + SAMPLES_SECONDS
     while True:
-        more = int(await notes(broker, file)) / before - 1
+        more = (await weigh(broker, file)).objects / before - 1
         if more <= MOST_MORE or time.monotonic() > deadline:
             return more
         await asyncio.sleep(0.5)
@@ -144,22 +147,49 @@ async def _memory_after(broker: BrokerProcess, before: float, watch: float) -> f
     return broker.memory("VmRSS")
 
 
-async def _pair_seconds(broker: BrokerProcess, tries: int) -> float:
-    """The p99 of the time from a publish to its delivery, one at a time."""
-    came = asyncio.Event()
-    client = await Client.connect(broker.address, on_delivery=lambda *_: came.set())
-    declare = commands.Queue.Declare(queue="", exclusive=True)
-    queue = (await client.call(declare, commands.Queue.DeclareOk)).queue
-    await client.consume(queue, 0, no_ack=True)
-    seconds = []
-    for _ in range(tries):
-        came.clear()
-        began = time.monotonic()
-        client.publish("", queue, b"x", PROPERTIES["transient"])
-        await came.wait()
-        seconds.append(time.monotonic() - began)
-    client.close()
-    return percentile(seconds, 0.99)
+@dataclass(frozen=True, slots=True)
+class _Alive:
+    """Of a crowd, at the end."""
+
+    connections: int
+    fewest_beats: int
+
+
+async def _idle_share(broker: BrokerProcess, crowd: Sequence[Raw], watch: float) -> float:
+    """Percent of a core, while nothing happens but heartbeats of theirs and ours."""
+    used, began = broker.processor_seconds(), time.monotonic()
+    beating = asyncio.create_task(_beat(crowd))
+    await asyncio.sleep(watch)
+    beating.cancel()
+    return 100 * (broker.processor_seconds() - used) / (time.monotonic() - began)
+
+
+async def _beat(crowd: Sequence[Raw]) -> None:
+    """Twice in the time agreed, as clients do, not all of them in the same moment."""
+    portion = max(1, len(crowd) * 2 // HEARTBEAT)
+    while True:
+        for start in range(0, len(crowd), portion):
+            for one in crowd[start : start + portion]:
+                one.send(BEAT)
+            await asyncio.sleep(1)
+
+
+async def _alive(crowd: Sequence[Raw]) -> _Alive:
+    """Who still answers, and how many heartbeats came on the connection with fewest."""
+    beats: list[int] = []
+    for start in range(0, len(crowd), AT_ONCE):
+        some = await asyncio.gather(*(_answers(one) for one in crowd[start : start + AT_ONCE]))
+        beats += [count for count in some if count is not None]
+    return _Alive(len(beats), min(beats, default=0))
+
+
+async def _answers(one: Raw) -> int | None:
+    """How many heartbeats had come before it answered; None when it did not."""
+    one.send(frame.marshal(commands.Channel.Flow(True), 1))
+    beats, said = 0, await one.next()
+    while isinstance(said, Heartbeat):
+        beats, said = beats + 1, await one.next()
+    return beats if isinstance(said, commands.Channel.FlowOk) else None
 
 
 async def _open(broker: BrokerProcess, count: int, progress: Progress) -> list[Raw]:
@@ -190,24 +220,33 @@ async def _drop(broker: BrokerProcess, crowd: list[Raw], files: int) -> None:
 async def churn(
     directory: Path, connections: int, _seed: int, progress: Progress = silent
 ) -> Outcome:
-    """Connect, open, declare an exclusive queue, go; memory and descriptors must not grow."""
+    """Connect, open, declare an exclusive queue, go; nothing of them must stay."""
+    notes_file = directory.with_name("objects")
     broker = BrokerProcess(directory, "--memory")
+    broker.program = ("-m", "tests.torture.security.weigh", str(notes_file))
     await broker.start()
     warm = max(connections // 5, 50)
     await _churn(broker, warm, silent)
+    weight = await weigh(broker, notes_file)
     before, files = broker.memory("VmRSS"), descriptors(broker.pid)
     began = time.monotonic()
     await _churn(broker, connections, progress)
     rate = connections / (time.monotonic() - began)
     await _drop(broker, [], files)
     growth, left = broker.memory("VmRSS") - before, descriptors(broker.pid) - files
-    await broker.stop()  # it looks for tracebacks in the log
-    problems = [f"the log says: {words}" for words in LOST_TASKS if words in broker.said()]
+    after = await weigh(broker, notes_file)
+    await broker.stop()  # it looks for tracebacks and lost tasks in the log
+    problems = []
     if growth > (5 if connections >= LEAK_SHOWS else 20):
         problems.append(f"{growth:.1f} MB more after {connections} connections")
     if abs(left) > SLACK:
         problems.append(f"{left} descriptors left open")
-    figures = f"{connections} connections, {rate:.0f}/s: {growth:+.1f} MB, {left:+d} descriptors"
+    if after.grew(weight, SLACK):
+        problems.append(f"{after.more_than(weight)} after they have gone")
+    figures = (
+        f"{connections} connections, {rate:.0f}/s: {growth:+.1f} MB, {left:+d} descriptors, "
+        f"{after.more_than(weight)}"
+    )
     return Outcome("R-18", "connections that come and go", figures, tuple(problems))
 
 
@@ -228,88 +267,3 @@ async def _churn(broker: BrokerProcess, count: int, progress: Progress) -> None:
                 progress(done, count)
 
     await asyncio.gather(*(worker(count // 10) for _ in range(10)))
-
-
-STALLS = (b"", HEADER[:5], HEADER, HEADER + start_ok()[:20])
-"""Nothing, half a header, no start-ok, half of one."""
-
-
-async def keep_silent(
-    directory: Path, strangers: int, _seed: int, progress: Progress = silent, seconds: float = 10
-) -> Outcome:
-    """Twice as many as may be, that do not log in: dropped in time, and others get in meanwhile."""
-    most = min(UNAUTHENTICATED, strangers // 2)
-    broker = BrokerProcess(directory, "--memory")
-    broker.settings = (
-        f"handshake_timeout={seconds}",
-        f"unauthenticated_max={most}",
-        "unauthenticated_max_per_address=256",
-    )
-    await broker.start()
-    before = broker.memory("VmRSS")
-    quiet = await log_in_seconds(broker.address)
-    stays, canary = await _stall(broker, strangers, seconds, progress)
-    stays = [stay for stay in stays if stay.seconds > seconds / 2]
-    kept, at_once = [stay.seconds for stay in stays], _most_at_once(stays)
-    memory = broker.memory() - before
-    await broker.stop()
-    problems, late = [], []
-    if at_once > most:
-        problems.append(f"{at_once} strangers were kept at once")
-    if memory > 64 / 1024 * most + 10:
-        problems.append(f"{memory:.0f} MB for strangers")
-    if canary == float("inf"):
-        problems.append("nobody else could log in")
-    elif canary > 1 + 3 * quiet:
-        late.append(f"a canary took {canary:.2f} s to log in")
-    if kept and (max(kept) > seconds + 1.5 or min(kept) < seconds - 1):
-        late.append(f"dropped after {min(kept):.1f} to {max(kept):.1f} s")
-    figures = (
-        f"{strangers} strangers from 8 addresses: {len(kept)} kept for "
-        f"{percentile(kept, 0.5):.1f} s, {at_once} of them at a time, the rest cut off at once, "
-        f"{memory:.1f} MB; a canary logs in in {canary * 1000:.0f} ms ({quiet * 1000:.0f} ms alone)"
-    )
-    return Outcome("R-30", "strangers", figures, tuple(problems), tuple(late))
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    began: float
-    seconds: float
-
-
-async def _stall(
-    broker: BrokerProcess, strangers: int, seconds: float, progress: Progress
-) -> tuple[list[Stay], float]:
-    """How long each was kept, and how long a canary took meanwhile."""
-    crowd: list[Raw] = []
-    waiting: list[asyncio.Task[Stay]] = []
-    for number in range(strangers):
-        local = (f"127.0.1.{number % 8 + 1}", 0)
-        one = await Raw.connect(broker.address, local_addr=local)
-        one.send(STALLS[number % len(STALLS)])
-        crowd.append(one)
-        waiting.append(asyncio.create_task(_stay(one, time.monotonic())))
-        progress(number + 1, strangers)
-    await asyncio.sleep(seconds / 4)
-    canary = await log_in_seconds(broker.address, local_addr=("127.0.2.1", 0))
-    stays = list(await asyncio.gather(*waiting))
-    for one in crowd:
-        one.drop()
-    return stays, canary
-
-
-async def _stay(one: Raw, began: float) -> Stay:
-    await one.ends()
-    return Stay(began, time.monotonic() - began)
-
-
-def _most_at_once(stays: list[Stay]) -> int:
-    """A moment's doubt about when exactly each began and ended is theirs."""
-    moments = [(stay.began + DOUBT_SECONDS, 1) for stay in stays]
-    moments += [(stay.began + stay.seconds - DOUBT_SECONDS, -1) for stay in stays]
-    most = now = 0
-    for _, change in sorted(moments):
-        now += change
-        most = max(most, now)
-    return most
