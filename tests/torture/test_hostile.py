@@ -40,10 +40,19 @@ def test_r32_worst_tables_take_no_more_memory_than_they_may(name):
     assert not round_trips.too_large(name)
 
 
+@pytest.mark.parametrize("name", round_trips.long_streams())
+def test_r32_long_streams_take_no_more_memory_than_they_may(name):
+    assert not round_trips.stream_too_large(name)
+
+
+def test_r32_depth_is_limited_to_the_level():
+    assert round_trips.wrong_depths() == []
+
+
 async def test_r32_atheris_finds_nothing(tmp_path):
     pytest.importorskip("atheris", reason="is not built for this machine")
-    executions, _, problems = await fuzz_decoders(tmp_path / "run", "-runs=150000", SEED)
-    assert not problems and executions >= 150_000
+    executions, _, problems = await fuzz_decoders(tmp_path / "run", "runs", 60_000, SEED)
+    assert not problems and executions >= 60_000
 
 
 async def test_r34_splits_and_turns_have_no_effect(tmp_path):

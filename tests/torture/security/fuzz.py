@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pamqp import commands, frame
 
-from tests.semantics.test_fragments import closing, opening
+from tests.semantics.test_fragments import closing, message, opening
 from tests.semantics.test_hostile_bytes import early_mutated, mutated, payload_mutated
 from tests.support import wire
 from tests.support.brokers import Target
@@ -31,6 +31,7 @@ from tests.torture.security.raw import Raw, log_in_seconds, percentile
 OPEN_CHANNEL = frame.marshal(commands.Channel.Open(), 1)
 METHODS = [(index >> 16, index & 0xFFFF) for index in commands.INDEX_MAPPING]
 RECORDED = opening(Target("127.0.0.1", 0)) + closing()
+SMALL, LARGE = 8 * 1024, 128 * 1024
 ATHERIS_SECONDS, EXECUTIONS, EXAMPLES = 1_800, 5_000_000, 50_000
 AT_ONCE = 25
 PROGRESS_EVERY = 50
@@ -175,8 +176,9 @@ async def fuzz_inside(
 ) -> Outcome:
     """atheris on the wire, the tables and the content headers, in a process of its own; then
     round trips by hypothesis, and the worst inputs measured."""
-    limit = f"-max_total_time={seconds}"
-    runs, covered, problems = await fuzz_decoders(directory, limit, seed, progress)
+    runs, covered, problems = await fuzz_decoders(
+        directory, "max_total_time", seconds, seed, progress
+    )
     examples = max(100, EXAMPLES * seconds // ATHERIS_SECONDS)
     for target in round_trips.TARGETS:
         try:
@@ -215,15 +217,53 @@ def _write_seeds(directory: Path) -> Path:
     return directory
 
 
+def _write_large_seeds(directory: Path) -> Path:
+    """As many frames of a kind as fit into 128 KiB, which are handed over in portions."""
+    directory.mkdir(parents=True)
+    publish = b"".join(wire.encode(1, part) for part in message("", "q", b"x"))
+    kinds = [
+        frame.marshal(commands.Basic.Qos(), 1),
+        frame.marshal(commands.Basic.Ack(1), 1),
+        OPEN_CHANNEL.replace(b"\x01\x00\x01", b"\x01\x00\x02", 1)
+        + frame.marshal(commands.Channel.Close(200, "", 0, 0), 2),
+        wire.frame(wire.HEARTBEAT, 0),
+        publish,
+        publish + publish.replace(b"\x01q", b"\x01r"),
+    ]
+    for number, octets in enumerate(kinds):
+        many = octets * ((LARGE - 1) // len(octets))
+        (directory / f"at-once-{number}").write_bytes(b"\x42" + many)
+        (directory / f"aside-{number}").write_bytes(b"\x41" + many)
+    (directory / "login").write_bytes(RECORDED)
+    return directory
+
+
 async def fuzz_decoders(
-    directory: Path, limit: str, seed: int, progress: Progress = silent
+    directory: Path, kind: str, size: int, seed: int, progress: Progress = silent
+) -> tuple[int, str, list[str]]:
+    """Two processes with small inputs and one with large ones, of which there are fewer."""
+    limits = [size] * 3 if kind == "max_total_time" else [size // 2, size // 2, size // 2_000]
+    small, large = _write_seeds(directory / "small"), _write_large_seeds(directory / "large")
+    again = _write_seeds(directory / "again")
+    results = await asyncio.gather(
+        _atheris(small, f"-{kind}={limits[0]}", f"-max_len={SMALL}", seed, progress),
+        _atheris(again, f"-{kind}={limits[1]}", f"-max_len={SMALL}", seed + 1, silent),
+        _atheris(large, f"-{kind}={limits[2]}", f"-max_len={LARGE}", seed, silent),
+    )
+    covered = ", ".join(covered for _, covered, _ in results)
+    problems = [problem for _, _, some in results for problem in some]
+    return sum(runs for runs, _, _ in results), covered, problems
+
+
+async def _atheris(
+    seeds: Path, limit: str, largest: str, seed: int, progress: Progress
 ) -> tuple[int, str, list[str]]:
     """(executions, coverage, problems)"""
     began, seconds = time.monotonic(), int(limit.rpartition("=")[2])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.torture.security.atheris_harness",
         limit, f"-seed={seed % 2**31}", "-rss_limit_mb=1024", "-timeout=60",
-        f"-artifact_prefix={directory}-", "-max_len=8192", str(_write_seeds(directory)),
+        f"-artifact_prefix={seeds}-", largest, str(seeds),
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     talk = asyncio.create_task(process.communicate())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import struct
 import time
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from pamqp import commands, frame
 
 from amqp_server import codec
-from amqp_server.wire import ConnectionState, Wire, WireChannel
+from amqp_server.wire import Wire
 from leveret.model import properties as props
 from leveret.model.errors import BrokerError, ProtocolError
 from leveret.model.tables import (
@@ -30,10 +29,20 @@ from leveret.model.tables import (
     encode_table,
 )
 from tests.support import wire
-from tests.unit.amqp.recorder import Recorder
+from tests.torture.security.decoding import (
+    MEGABYTE,
+    may_take,
+    nested_arrays,
+    nested_tables,
+    opened,
+    peak,
+    take,
+    take_aside,
+)
+from tests.unit.amqp.recorder import Recorder, method_frame, publish_frames
 from tests.unit.amqp.test_codec import WIRE, property_values, tables
 
-MILLISECONDS, MEGABYTE, WIDE_MILLISECONDS = 50.0, 1 << 20, 20.0
+MILLISECONDS, WIDE_MILLISECONDS = 50.0, 20.0
 
 _SIZED = st.binary(max_size=40).map(lambda octets: struct.pack(">I", len(octets)) + octets)
 _TEXT = st.text(max_size=20).map(lambda text: struct.pack(">I", len(text.encode())) + text.encode())
@@ -145,16 +154,32 @@ def server_method(method: tuple[Any, dict[str, Any]]) -> None:
 
 
 def any_octets(parts: list[bytes]) -> None:
-    """What comes in pieces is refused as AMQP says, or taken."""
-    sink = Recorder()
-    receiver = Wire(sink, 1 << 20)
-    receiver.state = ConnectionState.OPEN
-    receiver.channels[1] = WireChannel()
-    try:
-        for part in parts:
-            receiver.receive(part)
-    except BrokerError as error:
-        assert error.reply_text
+    """What comes in pieces is refused as AMQP says, or taken; and so it is when it has to wait."""
+    data = b"".join(parts)
+    whole, waited = opened(Wire(Recorder(), MEGABYTE)), opened(Wire(Recorder(), MEGABYTE))
+    refused = [error for part in parts for error in take(whole, part)]
+    assert all(error.reply_text for error in refused)
+    assert_same(whole, refused, waited, take_aside(waited, parts))
+    at_once = opened(Wire(Recorder(), MEGABYTE))
+    assert_same(whole, refused, at_once, take(at_once, data))
+
+
+def in_portions(many: tuple[list[bytes], int, int]) -> None:
+    """More than is handed over at once: all of it comes, in order, cut anywhere or set aside."""
+    frames, times, cut = many
+    data = b"".join(frames) * times
+    any_octets([data[:cut], data[cut : 3 * cut], data[3 * cut :]])
+
+
+def assert_same(one: Wire, refused: list[BrokerError], two: Wire, also: list[BrokerError]) -> None:
+    assert [int(error.code) for error in refused] == [int(error.code) for error in also]
+    assert _calls(one) == _calls(two)
+
+
+def _calls(receiver: Wire) -> list[tuple[Any, ...]]:
+    assert isinstance(receiver.sink, Recorder) and not receiver.has_more
+    calls: list[tuple[Any, ...]] = receiver.sink.calls
+    return calls
 
 
 CLIENT: list[Any] = list(codec._CLIENT_METHODS.values())
@@ -163,6 +188,22 @@ SERVER = [kind for kind in _ALL if kind not in CLIENT and kind.__slots__]
 _frames = st.builds(
     wire.frame, st.sampled_from((1, 1, 1, 2, 3, 8)), st.integers(0, 2), st.binary(max_size=60)
 )
+_VALID = (
+    codec.HEARTBEAT_FRAME,
+    method_frame(1, codec.commands.Basic.Qos(prefetch_count=1)),
+    method_frame(1, codec.commands.Basic.Ack(1)),
+    method_frame(1, codec.commands.Basic.Ack(2, multiple=True)),
+    method_frame(1, codec.commands.Basic.Nack(3)),
+    publish_frames(1, "", "q"),
+    publish_frames(1, "", "q", body=b"x"),
+    publish_frames(1, "e", "other", body=b"long" * 20),
+    publish_frames(1, "e", "parts", body=b"y" * 5_000, frame_max=4096),
+)
+_many = st.tuples(
+    st.lists(st.sampled_from(_VALID) | _frames, min_size=1, max_size=4),
+    st.integers(1, 500),
+    st.integers(0, 3_000),
+)
 TARGETS: dict[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] = {
     "client methods": (client_method, _methods(CLIENT)),
     "server methods": (server_method, _methods(SERVER)),
@@ -170,6 +211,7 @@ TARGETS: dict[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] = {
     "tables of values": (table_of_values, tables),
     "field types": (table_of_any_types, wire_fields),
     "octets": (any_octets, st.lists(_frames | st.binary(max_size=60), max_size=6)),
+    "portions": (in_portions, _many),
 }
 
 
@@ -222,10 +264,62 @@ def _long_string(size: int) -> bytes:
 
 
 def measure_worst() -> tuple[dict[str, float], list[str]]:
-    """Milliseconds of processor time for each, and what took too much memory."""
+    """Milliseconds of processor time for each, and what took too much memory or went too deep."""
     tables = {name: _table(fields) for name, fields in worst_inputs().items()}
     took = {name: min(_milliseconds(data) for _ in range(3)) for name, data in tables.items()}
-    return took, [said for name in tables if (said := too_large(name))]
+    problems = [said for name in tables if (said := too_large(name))]
+    problems += [said for name in long_streams() if (said := stream_too_large(name))]
+    return took, problems + wrong_depths()
+
+
+def wrong_depths() -> list[str]:
+    """As deep as is allowed is taken, one deeper is not, be it of tables or of arrays."""
+    problems = []
+    for nested in (nested_tables, nested_arrays):
+        if not _refuse_or_take(nested(MAX_DEPTH)):
+            problems.append(f"{nested.__name__}: {MAX_DEPTH} deep is refused")
+        for more in (1, 2, 1_000):
+            if _refuse_or_take(nested(MAX_DEPTH + more)):
+                problems.append(f"{nested.__name__}: {MAX_DEPTH + more} deep is taken")
+    return problems
+
+
+def long_streams() -> dict[str, bytes]:
+    """128 KiB each for the wire: of one kind of frame, of tables and properties, of anything."""
+    size, source = 128 * 1024, random.Random(32)
+    kinds = {f"frame {number}": octets for number, octets in enumerate(_VALID)}
+    for name, fields in worst_inputs().items():
+        table = _table(fields[:60_000])
+        kinds[f"declare with {name}"] = wire.frame(1, 1, _DECLARE + table)
+        kinds[f"publish with {name}"] = publish_frames(1, "", "q", b"\x20\x00" + table)
+    kinds |= {f"octets {number}": source.randbytes(size) for number in range(10)}
+    kinds["other keys"] = b"".join(publish_frames(1, "", f"key-{n}") for n in range(3_000))
+    kinds["one body in octets"] = publish_frames(1, "", "q", body=b"z" * 14_000, frame_max=9)
+    return {name: octets * max(1, size // len(octets)) for name, octets in kinds.items()}
+
+
+_DECLARE = b"\x00\x32\x00\x0a\x00\x00\x01q\x00"
+
+
+class Dropping(Recorder):
+    """Looks at what it gets, and forgets it, as a broker may."""
+
+    def on_method(self, channel: int, method: Any, table: bytes) -> None:
+        pass
+
+    def on_publish(self, channel: int, publish: Any, messages: Any) -> None:
+        publish.effort = 1
+        for message in messages:
+            message.headers()
+
+    def on_ack(self, channel: int, tags: Any, multiple: bool) -> None:
+        pass
+
+
+def stream_too_large(name: str) -> str:
+    data = long_streams()[name]
+    most = peak(lambda octets: take(opened(Wire(Dropping(), MEGABYTE)), octets), data)
+    return f"{name}: {most} octets for {len(data)}" if most > may_take(len(data)) else ""
 
 
 def _table(fields: bytes) -> bytes:
@@ -235,13 +329,10 @@ def _table(fields: bytes) -> bytes:
 def too_large(name: str) -> str:
     """What is wrong with the memory that one of the worst inputs takes; empty when nothing is."""
     data = _table(worst_inputs()[name])
-    tracemalloc.start()
-    is_taken = _refuse_or_take(data)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    if is_taken and name in ("wide", "deep", "nothing"):
+    most = peak(_refuse_or_take, data)
+    if name in ("wide", "deep", "nothing") and _refuse_or_take(data):
         return f"{name}: taken, although it has too many fields or levels"
-    return f"{name}: {peak} octets for {len(data)}" if peak > 4 * len(data) + MEGABYTE else ""
+    return f"{name}: {most} octets for {len(data)}" if most > may_take(len(data)) else ""
 
 
 def _milliseconds(data: bytes) -> float:
