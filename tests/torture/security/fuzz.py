@@ -2,12 +2,14 @@
 
 A mutated session may be refused anywhere, but the broker must go on, in memory it had before, and
 its log must be free of tracebacks; a canary logs in all the while, and at another broker, which is
-left alone: the machine may be slow for both.
+left alone: the machine may be slow for both. Whatever still makes sense after some silence is left
+by its client, or by some to the heartbeat, which is of a second: either must end it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import struct
@@ -26,26 +28,31 @@ from tests.support.brokers import Target
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 from tests.torture.security import round_trips
-from tests.torture.security.raw import Raw, log_in_seconds, percentile
+from tests.torture.security.canary import Canary
+from tests.torture.security.raw import Raw, percentile
 
 OPEN_CHANNEL = frame.marshal(commands.Channel.Open(), 1)
 METHODS = [(index >> 16, index & 0xFFFF) for index in commands.INDEX_MAPPING]
-RECORDED = opening(Target("127.0.0.1", 0)) + closing()
+TUNE_OK = frame.marshal(commands.Connection.TuneOk(2047, 4096, 1), 0)
+RECORDED = (opening(Target("127.0.0.1", 0)) + closing()).replace(
+    frame.marshal(commands.Connection.TuneOk(2047, 4096, 0), 0), TUNE_OK
+)
 SMALL, LARGE = 8 * 1024, 128 * 1024
 ATHERIS_SECONDS, EXECUTIONS, EXAMPLES = 1_800, 5_000_000, 50_000
 AT_ONCE = 25
 PROGRESS_EVERY = 50
-CANARY_SECONDS = 0.5
 CANARY_RATIO = 3
-ELSEWHERE = ("127.0.2.1", 0)
-"""Where the canary comes from: guesses wait behind guesses of their own address."""
 GROWTH_MB = 20
 WARM_UP, LEAK_SHOWS = 2_000, 10_000
 """Sessions after which caches are full, and after which a leak stands out against them."""
 SILENCE_SECONDS = 0.5
-ALLOWED = {501, 502, 503, 504, 505, 530, 540}
-SOFT = {200, 311, 320, 403, 404, 405, 406}
-"""Mutations often leave sense behind: a session that is refused or ends as any other."""
+HANDSHAKE_SECONDS, ENDS_SECONDS = 3, 30
+LEFT_ALONE = 0.1
+"""The share of those that fall silent which the broker has to end by itself."""
+ALLOWED = {str(code) for code in (501, 502, 503, 504, 505, 530, 540)}
+PLAIN = {"end", "close-ok", "left", "no heartbeat"}
+"""Ends without a code: as the broker likes, because the client asked for it or has gone, or since
+it was silent for too long."""
 
 
 def spliced(source: random.Random, octets: bytes) -> bytes:
@@ -79,12 +86,14 @@ async def fuzz_live(
     await _Storm(broker, source).blow(max(AT_ONCE, min(sessions // 10, WARM_UP)))
     before = broker.memory()
     storm = _Storm(broker, source, progress)
-    canary, quiet = await _canaries(broker, other, storm, sessions)
+    singer = await Canary.start(broker, other)
+    await storm.blow(sessions)
+    canary, quiet = await singer.end()
     ends = storm.ends
     growth = broker.memory() - before
     await other.stop()
     await broker.stop()  # it looks for tracebacks in the log
-    problems = [f"ended with {end}" for end in ends if end not in _fine()]
+    problems = [f"{ends[end]} ended with {end}" for end in ends if end not in ALLOWED | PLAIN]
     if growth > (GROWTH_MB if sessions >= LEAK_SHOWS else 3 * GROWTH_MB):
         problems.append(f"{growth:.1f} MB more")
     if float("inf") in canary:
@@ -102,7 +111,11 @@ async def fuzz_live(
 
 async def _start(directory: Path) -> BrokerProcess:
     broker = BrokerProcess(directory, "--memory")
-    broker.settings = ("login_tries_per_source=0", "log_level=error")
+    broker.settings = (
+        "login_tries_per_source=0",
+        "log_level=error",
+        f"handshake_timeout={HANDSHAKE_SECONDS}",
+    )
     await broker.start()
     return broker
 
@@ -111,10 +124,6 @@ async def _guess(broker: BrokerProcess, password: str) -> None:
     raw = await Raw.connect(broker.address)
     await raw.log_in("nobody", password)
     raw.drop()
-
-
-def _fine() -> set[str]:
-    return {"end", "silence", *(str(code) for code in ALLOWED | SOFT)}
 
 
 class _Storm:
@@ -135,40 +144,38 @@ class _Storm:
     async def _attacker(self, left: Iterator[int], sessions: int) -> None:
         for _ in left:
             octets = self._source.choice(HANDS)(self._source, RECORDED)
-            self.ends[await _attack(self._broker, octets)] += 1
+            is_left_alone = self._source.random() < LEFT_ALONE and TUNE_OK in octets
+            self.ends[await _attack(self._broker, octets, is_left_alone)] += 1
             if self.ends.total() % PROGRESS_EVERY == 0:
                 self._progress(self.ends.total(), sessions)
 
 
-async def _canaries(
-    broker: BrokerProcess, other: BrokerProcess, storm: _Storm, sessions: int
-) -> tuple[list[float], list[float]]:
-    """How long each log-in takes meanwhile, at the attacked one and at the other."""
-    canary, quiet = list[float](), list[float]()
-    blowing = asyncio.create_task(storm.blow(sessions))
-    while not blowing.done():
-        turns = [(quiet, other), (canary, broker)]
-        for seconds, asked in turns if len(quiet) % 2 else reversed(turns):
-            seconds.append(await log_in_seconds(asked.address, local_addr=ELSEWHERE))
-        await asyncio.wait({blowing}, timeout=CANARY_SECONDS)
-    await blowing
-    return canary, quiet
-
-
-async def _attack(broker: BrokerProcess, octets: bytes) -> str:
-    """How the broker ended it: the code of its close, a plain end, or its patience with silence."""
+async def _attack(broker: BrokerProcess, octets: bytes, is_left_alone: bool) -> str:
+    """How the broker ended it: with the code of its close, or why without one."""
     raw = await Raw.connect(broker.address)
     try:
         raw.send(octets)
-        async with asyncio.timeout(SILENCE_SECONDS):
-            while (said := await raw.next()) is not None:
-                if isinstance(said, commands.Connection.Close):
-                    return str(said.reply_code)
-        return "end"
-    except TimeoutError:
-        return "silence"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SILENCE_SECONDS):
+                return await _end(raw) or "end"
+        if not is_left_alone:
+            raw.leave()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDS_SECONDS):
+                return await _end(raw) or ("no heartbeat" if is_left_alone else "left")
+        return "nothing, and was kept"
     finally:
         raw.drop()
+
+
+async def _end(raw: Raw) -> str:
+    """What the broker says to end it; nothing when it says nothing."""
+    while (said := await raw.next()) is not None:
+        if isinstance(said, commands.Connection.Close):
+            return str(said.reply_code)
+        if isinstance(said, commands.Connection.CloseOk):
+            return "close-ok"
+    return ""
 
 
 async def fuzz_inside(

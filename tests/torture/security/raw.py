@@ -75,6 +75,11 @@ class Raw:
                     pass
         return time.monotonic() - began
 
+    def leave(self) -> None:
+        """Say no more, and hear what is said."""
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
+
     def drop(self) -> None:
         self._writer.transport.abort()
 
