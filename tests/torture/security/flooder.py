@@ -1,4 +1,4 @@
-"""A client that never waits: `python -m ... publish|consume HOST PORT QUEUE`.
+"""A client that never waits: `python -m ... publish|consume HOST PORT QUEUE [OCTETS]`.
 
 It publishes as fast as the broker reads, or reads whatever the broker sends, in a process of its
 own, until standard input ends; then it writes how many messages it has sent, or octets it was sent.
@@ -20,15 +20,18 @@ OCTETS_AT_ONCE = 256 * 1024
 
 
 def main() -> None:
-    what, host, port, queue = sys.argv[1:]
+    what, host, port, queue, *octets = sys.argv[1:]
     connection = Connection(Address(host, int(port)))
-    count = _publish(connection, queue) if what == "publish" else _consume(connection, queue)
+    if what == "publish":
+        count = _publish(connection, queue, int(octets[0]) if octets else BODY)
+    else:
+        count = _consume(connection, queue)
     print(count, flush=True)
     connection.sock.close()
 
 
-def _publish(connection: Connection, queue: str) -> int:
-    message = publish("", queue, delivery_mode(persistent=True), bytes(BODY))
+def _publish(connection: Connection, queue: str, octets: int) -> int:
+    message = publish("", queue, delivery_mode(persistent=True), bytes(octets))
     blob = memoryview(message * (OCTETS_AT_ONCE // len(message) + 1))
     sent = 0
     while _may_go_on(connection.sock, for_writing=True):
