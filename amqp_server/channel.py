@@ -261,13 +261,19 @@ class Channel:
             self.session.putting_off.took_up(self)
             self.session.caught_up()
 
-    def reply(self, method: Method, durable: bool = False) -> None:
-        """Answer now, or when everything done so far is on disk."""
-        self.answer(encode_method(self.number, method), durable)
+    def reply(
+        self, method: Method, durable: bool = False, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Answer now, or when everything done so far is on disk and `check` does not object."""
+        self.answer(encode_method(self.number, method), durable, check)
 
-    def answer(self, frame: bytes, durable: bool) -> None:
+    def answer(self, frame: bytes, durable: bool, check: Callable[[], None] = lambda: None) -> None:
+        def send() -> None:
+            check()
+            self.session.send(frame)
+
         if durable and self.broker.store.mark > self.broker.commits.committed:
-            self.hold(lambda: self.session.send(frame))
+            self.hold(send)
         else:
             self.session.send(frame)
 

@@ -13,6 +13,7 @@ from amqp_server.codec import Method, QueueDeclareOk, commands, encode_method
 from bindings import Binding, Destination, DestinationKind
 from exchange import ExchangeSpec
 from leveret.broker import Action, governing
+from leveret.broker.log_keeper import require_made
 from leveret.broker.names import (
     require_deletable,
     require_not_default,
@@ -103,7 +104,8 @@ class Declarations:
         self._last_queue = queue.name
         if not method.nowait:
             answer = QueueDeclareOk(queue.name, queue.ready_count, len(queue.consumers))
-            channel.reply(answer, durable=method.durable and not method.passive)
+            durable = method.durable and not method.passive
+            channel.reply(answer, durable, lambda: require_made(queue))
 
     def _make_queue(self, method: Any, name: str, table: bytes) -> HeldQueue:
         """Find or make it. Patterns of rights see the name the server gives, as any other."""

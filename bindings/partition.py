@@ -25,7 +25,8 @@ class PartitionMatcher:
 
     def __init__(self) -> None:
         self._bindings: list[Binding] = []
-        self._named: dict[str, Binding] = {}
+        self._named: dict[str, Binding] | None = {}
+        """None: to be looked up again, once for however many bindings came or went."""
         self._partitioner: Partitioner | None = None
 
     def add(self, binding: Binding) -> None:
@@ -39,7 +40,7 @@ class PartitionMatcher:
     def _changed(self) -> None:
         count = len(self._bindings)
         self._partitioner = Partitioner(count) if count else None
-        self._named = {b.routing_key: b for b in self._bindings if not b.routing_key.isdecimal()}
+        self._named = None
 
     def is_settled_by(self, routing_key: str, headers: Table) -> bool:
         """Whether equal keys without the header give this answer again."""
@@ -54,12 +55,19 @@ class PartitionMatcher:
             return []
         explicit = headers.get(PARTITION_HEADER)
         if explicit is None:
-            if routing_key in self._named:
-                return [self._named[routing_key]]
+            named = self._by_name().get(routing_key)
+            if named is not None:
+                return [named]
             return [self._bindings[partitioner.choose(routing_key.encode())]]
         if isinstance(explicit, bool) or not isinstance(explicit, int):
             return []
         return self._bindings[explicit : explicit + 1] if explicit >= 0 else []
+
+    def _by_name(self) -> dict[str, Binding]:
+        if self._named is None:
+            keyed = ((one.routing_key, one) for one in self._bindings)
+            self._named = {key: one for key, one in keyed if not key.isdecimal()}
+        return self._named
 
 
 def _order(binding: Binding) -> tuple[int, str]:

@@ -6,11 +6,13 @@ import asyncio
 
 from http_admin.errors import ApiError
 from leveret.broker import Broker
+from leveret.broker.log_keeper import require_made
 from leveret.model.store import Synced
+from queues import HeldQueue
 
 
-async def until_durable(broker: Broker) -> None:
-    """Return once everything done so far is on disk."""
+async def until_durable(broker: Broker, *made: HeldQueue) -> None:
+    """Return once everything done so far is on disk, and the files of logs that were made are."""
     broker.store.save(Synced())
     broker.turn.schedule()
     decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -21,6 +23,8 @@ async def until_durable(broker: Broker) -> None:
     )
     if not await decided:
         raise ApiError(503, "the change could not be written to disk")
+    for queue in made:
+        require_made(queue)
 
 
 def _set(decided: asyncio.Future[bool], durable: bool) -> None:

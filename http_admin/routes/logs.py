@@ -131,7 +131,7 @@ async def put_log(
     """Make a log."""
     where = require(hub, user, vhost, Action.LOG_DECLARE, name)
     is_new = hub.logs.create(where, name, **(body or LogBody()).model_dump())
-    await until_durable(hub)
+    await until_durable(hub, hub.vhosts[where].queues[name])
     response.status_code = 201 if is_new else 204
 
 

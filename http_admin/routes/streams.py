@@ -52,12 +52,13 @@ async def put_super_stream(
         streams = _streams(name, body.binding_keys)
         _demand_all(hub, user, held, name, list(streams))
         is_new = _declare_by_key(held, name, streams, arguments)
+        made = [held.queues[stream] for stream in streams]
     else:
         if body.partitions != 1:
             arguments["x-partitions"] = body.partitions or 3
         is_new = name not in held.queues
-        held.declare_queue(QueueSpec(name, True, arguments=arguments))
-    await until_durable(hub)
+        made = [held.declare_queue(QueueSpec(name, True, arguments=arguments))]
+    await until_durable(hub, *made)
     response.status_code = 201 if is_new else 204
 
 

@@ -254,8 +254,8 @@ async def put_queue(
     governing.require_dead_letters(hub, user.name, held, name, wanted.arguments)
     existed = name in held.queues
     spec = QueueSpec(name, wanted.durable, False, wanted.auto_delete, wanted.arguments)
-    held.declare_queue(held.of_default_type(spec))
-    await until_durable(hub)
+    made = held.declare_queue(held.of_default_type(spec))
+    await until_durable(hub, made)
     response.status_code = 204 if existed else 201
 
 

@@ -426,6 +426,8 @@ class Broker:
     def _failed(self, batch: Failed) -> None:
         log.error("batch %d is not durable: %s", batch.mark, batch.error)
         self.alarms.set("store" if batch.is_fatal else "disk", f"{batch.error}")
+        if not batch.is_fatal:
+            self.log_keeper.failed()
         self.commits.fail(batch.mark)
 
 

@@ -5,7 +5,8 @@ is renamed when the deletion is on disk and removed afterwards; what a crash lea
 the next start. A directory that nobody knows is never removed.
 With nothing on disk (`--memory`) logs live in a temporary directory, in memory where there is one.
 
-Threads: event loop; reads and compaction on one thread of their own, segments on the writer's.
+Threads: event loop; reads and compaction on one thread of their own, segments on the writer's. The
+files of a new log are made by the writer, too, in the batch that makes the log known.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -32,10 +33,10 @@ from leveret.model.store import (
     StoreState,
 )
 from queues import HeldQueue, QueueSpec
-from queues.log import LogError, Partition, PartitionSettings, compact
+from queues.log import FoundingSink, LogError, Partition, PartitionSettings, compact
 from queues.stream import LogQueue, LogSpec, PartitionedLog, parse_log_spec
 from queues.stream.cursor import Crowd
-from queues.stream.front import LogIdentity
+from queues.stream.front import LogFront, LogIdentity
 from queues.stream.readers import Surroundings
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class LogKeeper:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._queues: dict[LogSink, LogQueue] = {}
+        self._founding = FoundingSink()
+        self._unfounded: dict[Partition, LogQueue] = {}
         self._waiting: list[tuple[VirtualHost, QueueSpec, QueueDefinition]] = []
         self._is_recovering = False
         self.ends: dict[str, int] = {}
@@ -120,14 +123,12 @@ class LogKeeper:
         return [queue for queue in made if isinstance(queue, LogQueue)]
 
     def _open(self, spec: QueueSpec, log_spec: LogSpec, identity: LogIdentity) -> LogQueue:
-        directory = self._directory(identity.id)
+        directory, is_new = self._directory(identity.id), not self._is_recovering
         settings = PartitionSettings(log_spec.segment_bytes, not self._broker.settings.memory)
+        if is_new:
+            self._require_files(identity.where)
         try:
-            if not self._is_recovering:
-                self._require_files(identity.where)
-                _set_aside(directory)
-            end = self.ends.get(directory.name) if self._is_recovering else None
-            partition = Partition(directory, settings, end)
+            partition = Partition(directory, settings, self.ends.get(directory.name), is_new)
         except (OSError, LogError) as error:
             raise BrokerError(f"cannot open {identity.where}: {error}") from error
         if partition.cut_bytes:
@@ -141,6 +142,9 @@ class LogKeeper:
             self._around(),
         )
         self._queues[queue.sink] = queue
+        if is_new:
+            self._unfounded[partition] = queue
+            self._broker.store.append_log(self._founding, partition)
         return queue
 
     def _require_files(self, where: str) -> None:
@@ -243,10 +247,37 @@ class LogKeeper:
     # Durability --------------------------------------------------------------------------------
 
     def committed(self, logs: Mapping[LogSink, object]) -> None:
+        founded = logs.get(self._founding)
+        if founded is not None:
+            self._founded(cast(Mapping[Partition, OSError | None], founded))
         for sink, answer in logs.items():
             queue = self._queues.get(sink)
             if queue is not None and not queue.is_closed:
                 queue.committed(cast(int, answer))
+
+    def failed(self) -> None:
+        """The definitions of that batch join the next one, and so do the files of new logs."""
+        for partition in self._unfounded:
+            self._broker.store.append_log(self._founding, partition)
+
+    def _founded(self, made: Mapping[Partition, OSError | None]) -> None:
+        for partition, error in made.items():
+            queue = self._unfounded.pop(partition, None)
+            if queue is not None and error is not None:
+                self._refuse(queue, error, made)
+
+    def _refuse(self, queue: LogQueue, error: OSError, made: Container[Partition]) -> None:
+        """Its files cannot be made: it is deleted before anybody is told that it is there."""
+        failure = BrokerError(f"cannot open {queue.where}: {error}")
+        log.error("%s", failure.explanation)
+        held: LogQueue | PartitionedLog = queue
+        if queue.whole is not None:
+            held = queue.whole
+            held.part_with([one for one in held.partitions if one.partition not in made])
+        held.failure = failure
+        for vhost in self._broker.vhosts.values():
+            vhost.forget_queue(held)
+        self._broker.turn.schedule()
 
     # Keeping in shape --------------------------------------------------------------------------
 
@@ -295,6 +326,7 @@ class LogKeeper:
                 vhost.forget_queue(partition)
         elif isinstance(queue, LogQueue):
             self._queues.pop(queue.sink, None)
+            self._unfounded.pop(queue.partition, None)
             self._tidied.pop(queue, None)
             self._compacted_to.pop(queue, None)
             broker = self._broker
@@ -369,18 +401,16 @@ def is_free(queue: HeldQueue) -> bool:
     return not queue.readers and not queue.readers.groups
 
 
-def _set_aside(directory: Path) -> None:
-    """A new log never takes up what stands where it is to be."""
-    if directory.exists():
-        number = 1
-        while (aside := directory.with_name(f"{directory.name}.found-{number}")).exists():
-            number += 1
-        directory.rename(aside)
-        log.warning("%s was there before its log: moved to %s", directory, aside.name)
+def require_made(queue: HeldQueue) -> None:
+    """Asked when its declaration is on disk: could the files of this log be made?"""
+    if isinstance(queue, LogFront) and queue.failure is not None:
+        raise queue.failure
 
 
 def _remove_files(partition: Partition) -> None:
     partition.close()
+    if not partition.is_founded:
+        return
     gone = partition.directory.with_name(partition.directory.name + _GONE)
     try:
         partition.directory.rename(gone)

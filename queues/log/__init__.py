@@ -13,7 +13,7 @@ from queues.log.partition import Partition, PartitionSettings
 from queues.log.producers import ProducerTable, Verdict
 from queues.log.reader import LogReader
 from queues.log.retention import Retention, apply_retention
-from queues.log.sink import Numbered, PartitionSink, RetentionSink, SyncSink
+from queues.log.sink import FoundingSink, Numbered, PartitionSink, RetentionSink, SyncSink
 from queues.log.spec import (
     OffsetSpec,
     parse_interval,
@@ -27,6 +27,7 @@ __all__ = [
     "CommitMode",
     "Damage",
     "Entry",
+    "FoundingSink",
     "Group",
     "Lease",
     "LogError",

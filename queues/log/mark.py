@@ -1,10 +1,10 @@
 """Two small files beside the segments: who the log is, and how far it is known to be on disk.
 
-`log.id` is written once, synced, and can be learned again from any segment.  `committed` is
-rewritten in place after every sync of the log and never synced itself: so it is never ahead of
-the data, a crash leaves it at worst behind or torn, and its CRC-32C says which.  It lets recovery
-look at the unsynced end only, keeps offsets that were confirmed from being given out twice, and
-tells readers in other processes how far they may read.
+`log.id` is written once, synced with the first record, and can be learned again from any segment.
+`committed` is rewritten in place after every sync of the log and never synced itself: so it is
+never ahead of the data, a crash leaves it at worst behind or torn, and its CRC-32C says which.  It
+lets recovery look at the unsynced end only, keeps offsets that were confirmed from being given out
+twice, and tells readers in other processes how far they may read.
 """
 
 import os
@@ -95,17 +95,36 @@ def load_log_id(directory: Path, bases: list[int]) -> int | None:
     return None
 
 
+def new_log_id() -> int:
+    return secrets.randbits(64)
+
+
 def create_log_id(directory: Path, log_id: int | None = None) -> int:
     """Write `log.id`, with a new random id unless one is given."""
-    ident = secrets.randbits(64) if log_id is None else log_id
-    head = _IDENT.pack(_IDENT_MAGIC, 1, ident)
-    aside = directory / "log.id.tmp"
-    with open(aside, "wb") as file:
-        file.write(head + checksum(head).to_bytes(_CRC_SIZE, "little"))
-        file.flush()
-        os.fsync(file.fileno())
+    ident = new_log_id() if log_id is None else log_id
+    aside = write_log_id(directory, ident, "log.id.tmp")
+    sync_file(aside)
     os.replace(aside, directory / "log.id")
     return ident
+
+
+def write_log_id(directory: Path, log_id: int, name: str = "log.id") -> Path:
+    head = _IDENT.pack(_IDENT_MAGIC, 1, log_id)
+    path = directory / name
+    path.write_bytes(head + checksum(head).to_bytes(_CRC_SIZE, "little"))
+    return path
+
+
+def sync_log_id(directory: Path) -> None:
+    sync_file(directory / "log.id")
+
+
+def sync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def sync_directory(directory: Path) -> None:

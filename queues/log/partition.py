@@ -4,8 +4,10 @@ Invariant: offsets are given out in order and never twice; times never decrease;
 read only after `sync` has put it on disk (or `reveal` was called for a log that syncs later); a
 segment is synced before the next one is created.
 
-Thread ownership: `write`, `sync`, `roll`, `drop_oldest` and `close` belong to one thread, the
-broker's writer.  `read` and the other questions may come from any thread at any time.
+A log that `is_new` is empty and has no files until `found` makes them, or the first `write` does.
+
+Thread ownership: `found`, `write`, `sync`, `roll`, `drop_oldest` and `close` belong to one thread,
+the broker's writer.  `read` and the other questions may come from any thread at any time.
 `swap_segment` is for the thread that compacts.
 
 A crash leaves whole batches followed by at most one torn tail: everything synced is there, and
@@ -28,8 +30,16 @@ from queues.log.batch import (
     split,
 )
 from queues.log.errors import Damage, LogError, LogFailed
+from queues.log.founding import found_log, open_segment
 from queues.log.index import INDEX_INTERVAL, SparseIndex, encode_entry, save_index
-from queues.log.mark import NO_SNAPSHOT, Mark, encode_mark, sync_directory
+from queues.log.mark import (
+    NO_SNAPSHOT,
+    Mark,
+    encode_mark,
+    new_log_id,
+    sync_directory,
+    sync_log_id,
+)
 from queues.log.recovery import Recovered, cut_from, recover
 from queues.log.scan import Place
 from queues.log.segment import SegmentFile, SegmentInfo, index_path, log_path
@@ -62,21 +72,26 @@ class Partition:
     """Append to and read from the log in `directory`, which is created if missing."""
 
     def __init__(
-        self, directory: Path, settings: PartitionSettings | None = None, end: int | None = None
+        self,
+        directory: Path,
+        settings: PartitionSettings | None = None,
+        end: int | None = None,
+        is_new: bool = False,
     ) -> None:
-        """`end`: what is there from this offset on was never committed and is cut off."""
+        """`end`: what is there from this offset on was never committed and is cut off.
+
+        With `is_new` the disk is not looked at: what is there is none of this log's.
+        """
         self.settings = settings or PartitionSettings()
         if not 0 < self.settings.max_segment_bytes <= MAX_SEGMENT_BYTES:
             raise LogError(f"segment size must be between 1 and {MAX_SEGMENT_BYTES} bytes")
         self.max_segment_bytes = self.settings.max_segment_bytes  # another one counts at once
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
-        if end is not None:
-            cut_from(directory, end)
-        found = recover(directory)
+        found = Recovered(new_log_id(), [(0, 0)]) if is_new else self._recovered(end)
         self.cut_bytes = found.cut_bytes
         self.log_id = found.log_id
         self.view = LogView(directory, found.log_id, repair=True)
+        self.is_founded, self.is_given_up = not is_new, False
         self._failed: str | None = None
         self._closed = False
         self._last_write: _Undo | None = None
@@ -85,8 +100,14 @@ class Partition:
         self._producers = dict(found.producers)
         self._position = found.position
         self._snapshot = found.snapshot
-        self._directory_dirty = False
+        self._directory_dirty = self._id_dirty = False
         self._index = SparseIndex()
+        self._base = self.synced_segment = 0
+        self._fd = self._index_fd = self._mark_fd = -1
+        if is_new:
+            self.view.set_segments(found.segments)
+            self.view.set_active(0, self._index, None)
+            return
         self._mark_fd = os.open(directory / "committed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         self._open_active(found)
         self.synced_segment = self._base
@@ -101,6 +122,17 @@ class Partition:
 
     # Writer thread.
 
+    def found(self) -> None:
+        """Make the files of a new log; after an error there are none, and it can be tried again."""
+        self._check()
+        if not self.is_founded:
+            self._fd, self._index_fd, self._mark_fd = found_log(self.directory, self.log_id)
+            self.is_founded = self._directory_dirty = self._id_dirty = True
+
+    def give_up(self, reason: str) -> None:
+        """The files cannot be made: nothing can be written to this log, ever."""
+        self._failed, self.is_given_up = reason, True
+
     def write(
         self, entries: Sequence[Entry], now_ms: int, marks: Sequence[ProducerMark] = ()
     ) -> int:
@@ -110,6 +142,8 @@ class Partition:
         error nothing of this call is kept.
         """
         self._check()
+        if not self.is_founded:
+            self._found_to_write()
         total = sum(map(entry_size, entries))
         if self._position + total > self.max_segment_bytes:
             self.roll()
@@ -145,12 +179,12 @@ class Partition:
     def sync(self) -> int:
         """Put everything written on disk and let readers see it; returns the next offset."""
         self._check()
+        if not self.is_founded:
+            return self._next_offset
         try:
             if self.settings.durable:
-                os.fdatasync(self._fd)
-                if self._directory_dirty:
-                    sync_directory(self.directory)
-            self._directory_dirty = False
+                self._sync_files()
+            self._directory_dirty = self._id_dirty = False
             mark = Mark(
                 self._base, self._position, self._next_offset, self._last_time_ms, self._snapshot
             )
@@ -189,10 +223,12 @@ class Partition:
         """Delete the `count` oldest sealed segments; returns the first offset left."""
         self._check()
         with self.view.lock:
-            for info in self._sealed()[:count]:
-                self.view.dropped(info)
-                log_path(self.directory, info).unlink()
-                index_path(self.directory, info).unlink(missing_ok=True)
+            gone = self._sealed()[:count]
+            for base in gone:
+                self.view.dropped(base)
+        for base in gone:  # a large file takes long to remove: no reader waits for that
+            log_path(self.directory, base).unlink()
+            index_path(self.directory, base).unlink(missing_ok=True)
         self._directory_dirty = True
         return self.first_offset
 
@@ -202,12 +238,13 @@ class Partition:
             return
         if self._failed is None:
             self.sync()
-            if self.settings.durable:
+            if self.settings.durable and self.is_founded:
                 os.fsync(self._mark_fd)
         self._closed = True
         self._failed = "closed"
-        for fd in (self._fd, self._index_fd, self._mark_fd):
-            os.close(fd)
+        if self.is_founded:
+            for fd in (self._fd, self._index_fd, self._mark_fd):
+                os.close(fd)
         self.view.close()
 
     # Any thread.
@@ -276,6 +313,25 @@ class Partition:
 
     # Inside.
 
+    def _recovered(self, end: int | None) -> Recovered:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if end is not None:
+            cut_from(self.directory, end)
+        return recover(self.directory)
+
+    def _found_to_write(self) -> None:
+        try:
+            self.found()
+        except OSError as error:
+            raise LogError(f"found: {error}") from error
+
+    def _sync_files(self) -> None:
+        os.fdatasync(self._fd)
+        if self._id_dirty:
+            sync_log_id(self.directory)
+        if self._directory_dirty:
+            sync_directory(self.directory)
+
     def _check(self) -> None:
         if self._failed is not None:
             raise LogFailed(self._failed)
@@ -297,11 +353,11 @@ class Partition:
         path = index_path(self.directory, self._base)
         if not path.exists() or path.read_bytes() != self._index.encode():
             save_index(path, self._index)
-        self._fd, self._index_fd = self._open_files(self._base, os.O_RDWR)
+        self._fd, self._index_fd = open_segment(self.directory, self._base, os.O_RDWR)
         self.view.set_active(self._base, self._index, None)
 
     def _create_active(self, base: int, sealed_size: int | None) -> None:
-        files = self._open_files(base, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        files = open_segment(self.directory, base, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         if sealed_size is not None:
             os.close(self._fd)
             os.close(self._index_fd)
@@ -310,16 +366,6 @@ class Partition:
         self._index = SparseIndex()
         self._directory_dirty = True
         self.view.set_active(base, self._index, sealed_size)
-
-    def _open_files(self, base: int, flags: int) -> tuple[int, int]:
-        flags |= os.O_CLOEXEC
-        log = os.open(log_path(self.directory, base), flags, 0o644)
-        try:
-            path = index_path(self.directory, base)
-            return log, os.open(path, flags | os.O_APPEND | os.O_CREAT, 0o644)
-        except OSError:
-            os.close(log)
-            raise
 
     def _append(self, entries: Sequence[Entry], time_ms: int, producers: dict[bytes, int]) -> None:
         data = encode_batch(self.log_id, self._next_offset, entries, time_ms, producers)

@@ -5,19 +5,25 @@ were accepted and appends them as one write. What fails is taken back, so a batc
 as failed left nothing readable. A full disk is reported as the operating system said it, so that
 the store waits for space instead of giving up.
 
+A `FoundingSink` makes the files of new logs. What keeps one of them from being made, other than a
+full disk, is that log's trouble alone: it is told of and the batch goes on without it.
+
 A `RetentionSink` drops old segments in the same thread, because segments belong to it.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, cast
 
 from leveret.model.message import FRAME_OVERHEAD, Message
 from queues.log.batch import Entry, ProducerMark
 from queues.log.errors import LogError
+from queues.log.mark import sync_directory
 from queues.log.partition import Partition
 from queues.log.retention import Retention, apply_retention
 
@@ -58,6 +64,8 @@ class PartitionSink:
 
     def write(self, records: Sequence[object]) -> object:
         self._wrote = False
+        if self.partition.is_given_up:
+            return 0  # its log is being deleted, and these go with it
         entries, marks = _entries(cast(Sequence[Message | Numbered], records))
         newest = cast(Message | Numbered, records[-1])
         time_ms = (newest.message if isinstance(newest, Numbered) else newest).time_ms
@@ -69,6 +77,8 @@ class PartitionSink:
         return first + len(entries)
 
     def sync(self) -> None:
+        if self.partition.is_given_up:
+            return
         rolled = len(self.partition.view.bases) > self._segments
         if not rolled and time.monotonic() - self._synced_at < self._interval:
             self.partition.reveal()
@@ -93,6 +103,37 @@ class PartitionSink:
 
     def end(self) -> tuple[str, int]:
         return self.partition.directory.name, self.partition.written_offset
+
+
+class FoundingSink:
+    """Records are new partitions; the answer is what kept each from being made, or None."""
+
+    def __init__(self) -> None:
+        self._homes: set[Path] = set()
+        self._known: set[Path] = set()
+
+    def write(self, records: Sequence[object]) -> object:
+        answers: dict[Partition, OSError | None] = {}
+        for partition in cast(Sequence[Partition], records):
+            answers[partition] = _found(partition)
+            if partition.settings.durable and partition.is_founded:
+                self._homes.add(partition.directory.parent)
+        return answers
+
+    def sync(self) -> None:
+        """Once for all of them: what is in their directories can wait for the first record."""
+        for home in self._homes:
+            sync_directory(home)
+            if home not in self._known:
+                sync_directory(home.parent)
+        self._known |= self._homes
+        self._homes.clear()
+
+    def rollback(self) -> None:
+        """Files that were made stay: their log is made known by the next batch."""
+
+    def end(self) -> tuple[str, int]:
+        return "", 0
 
 
 class SyncSink:
@@ -133,6 +174,19 @@ class RetentionSink:
 
     def end(self) -> tuple[str, int]:
         return self._partition.directory.name, self._partition.written_offset
+
+
+def _found(partition: Partition) -> OSError | None:
+    if partition.is_given_up:
+        return None
+    try:
+        partition.found()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) and partition.settings.durable:
+            raise
+        partition.give_up(f"found: {error}")
+        return error
+    return None
 
 
 def retain(partition: Partition, retention: Retention, now_ms: int) -> None:

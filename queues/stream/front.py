@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from leveret.model.errors import NotImplementedHere
+from leveret.model.errors import BrokerError, NotImplementedHere
 from leveret.model.history import Keep
 from queues.counters import QueueCounters
 from queues.entry import Entry, Outcome
@@ -42,10 +42,12 @@ class LogFront:
         self.owner: object | None = None
         self.touched = False
         self.is_closed = False
+        self.failure: BrokerError | None = None
+        """Why its files could not be made, for those who wait to hear that it is there."""
         self.counters = QueueCounters()
         self.tap: Tap | None = None
         self.keep = Keep.NOTHING  # a log is its own history
-        self._where = identity.where
+        self.where = identity.where
         self._around = around
 
     def dispatch(self) -> None:
@@ -77,13 +79,13 @@ class LogFront:
         return self.readers.unacked
 
     def take(self, actor: int, no_ack: bool) -> Entry | None:
-        raise NotImplementedHere(f"basic.get not supported by stream queues {self._where}")
+        raise NotImplementedHere(f"basic.get not supported by stream queues {self.where}")
 
     def when_head(self, call: Callable[[], None]) -> None:
         call()
 
     def purge(self) -> int:
-        raise NotImplementedHere(f"queue.purge not supported by stream queues {self._where}")
+        raise NotImplementedHere(f"queue.purge not supported by stream queues {self.where}")
 
     def close(self, deleted: bool) -> int:
         gone = self.ready_count

@@ -40,6 +40,12 @@ class PartitionedLog(LogFront):
     def __repr__(self) -> str:
         return f"<PartitionedLog {self.name!r} of {len(self.partitions)}>"
 
+    def part_with(self, logs: Sequence[LogQueue]) -> None:
+        """They were there before: logs of their own again, which stay when this one goes."""
+        self.partitions = [one for one in self.partitions if one not in logs]
+        for one in logs:
+            one.become_single()
+
     def enqueue(self, message: Message) -> Enqueued:
         explicit = message.headers().get(PARTITION_HEADER)
         if isinstance(explicit, bool) or not isinstance(explicit, int | None):

@@ -67,7 +67,6 @@ class LogQueue(LogFront):
         self.at_end: dict[Cursor, None] = {}
         self.readers = Readers(self, identity.where, [self], around)
         self.whole: PartitionedLog | None = None
-        self.siblings: Sequence[LogQueue] = ()
         self.duplicates = self.gaps = 0
         self.producers = ProducerTable(self.partition.producers())
         self._sync_timer: asyncio.TimerHandle | None = None
@@ -81,7 +80,10 @@ class LogQueue(LogFront):
     def become_partition(self, whole: PartitionedLog, number: int) -> None:
         self.whole, self.number = whole, number
         self.stamp = Stamp(number)
-        self.siblings = [other for other in whole.partitions if other is not self]
+
+    def become_single(self) -> None:
+        self.whole, self.number = None, None
+        self.stamp = Stamp(None)
 
     def govern(self, policy: Mapping[str, Any]) -> None:
         """The policy of this log is this from now on: limits hold at once, sizes from the next
@@ -122,7 +124,8 @@ class LogQueue(LogFront):
         if not isinstance(name, str) or not isinstance(sequence, int):
             return message
         producer = name.encode()
-        elsewhere = [n for one in self.siblings if (n := one.producers.last(producer)) is not None]
+        others = [one for one in self.whole.partitions if one is not self] if self.whole else ()
+        elsewhere = [n for one in others if (n := one.producers.last(producer)) is not None]
         verdict = self.producers.judge(producer, sequence, max(elsewhere, default=None))
         if verdict is Verdict.ACCEPTED:
             return Numbered(message, producer, sequence)
@@ -131,7 +134,7 @@ class LogQueue(LogFront):
             return Enqueued.WAITING  # the first copy may still be on its way to disk
         self.gaps += 1
         last = max([*elsewhere, self.producers.last(producer) or 0])
-        log.warning("%s: producer %r sent %d after %d", self._where, name, sequence, last)
+        log.warning("%s: producer %r sent %d after %d", self.where, name, sequence, last)
         return Enqueued.REJECTED
 
     def committed(self, next_offset: int) -> None:
@@ -157,7 +160,7 @@ class LogQueue(LogFront):
     def add_consumer(self, consumer: Consumer) -> None:
         if self.whole is not None and GROUP_ARGUMENT in consumer.arguments:
             raise PreconditionFailed(
-                f"invalid arg '{GROUP_ARGUMENT}' for {self._where}: groups share the partitions "
+                f"invalid arg '{GROUP_ARGUMENT}' for {self.where}: groups share the partitions "
                 f"of a log, so consume from '{self.whole.name}'"
             )
         super().add_consumer(consumer)
@@ -177,7 +180,7 @@ class LogQueue(LogFront):
         if self._sync_timer is not None:
             self._sync_timer.cancel()
         if deleted:
-            self.whole, self.siblings = None, ()
+            self.whole = None
         return super().close(deleted)
 
     # Reading -----------------------------------------------------------------------------------
@@ -224,6 +227,6 @@ class LogQueue(LogFront):
             return None
         error = future.exception()
         if error is not None:
-            log.error("cannot read %s: %s", self._where, error)
+            log.error("cannot read %s: %s", self.where, error)
             return None
         return future.result()
