@@ -38,7 +38,8 @@ def file_calls(home, channel, monkeypatch):
 @pytest.fixture
 def refused(monkeypatch):
     """Directories that cannot be made: by their name, with this error."""
-    refused, real = {}, Path.mkdir
+    refused: dict[str, int] = {}
+    real = Path.mkdir
 
     def mkdir(path, *arguments, **options):
         if path.name in refused:

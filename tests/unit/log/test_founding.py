@@ -23,7 +23,8 @@ def bodies(partition):
 @pytest.fixture
 def refusing(monkeypatch):
     """Makes files of this ending fail to open, with this error."""
-    real, refused = os.open, {}
+    real = os.open
+    refused: dict[str, int] = {}
 
     def opened(path, *arguments, **options):
         for ending, number in refused.items():
@@ -149,6 +150,7 @@ def test_a_full_disk_fails_the_batch_and_another_error_only_the_log(tmp_path, re
     sink.rollback()
     refusing["2/committed"] = errno.EIO
     answers = sink.write([good, bad])
+    assert isinstance(answers, dict)
     assert answers[good] is None
     assert answers[bad].errno == errno.EIO
     sink.sync()
