@@ -125,7 +125,7 @@ async def _import(hub: Broker, request: Request, vhost: str | None) -> None:
     plan = read(document, vhost)
     check(hub, plan)
     apply(hub, plan)
-    await until_durable(hub)
+    await until_durable(hub, *(hub.vhosts[where].queues[one.name] for where, one in plan.queues))
 
 
 def _parts(document: dict[str, Any]) -> Iterator[str]:

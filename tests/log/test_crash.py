@@ -1,13 +1,21 @@
 """kill -9 of members and of the broker: nothing confirmed is lost, nothing is skipped, commits
 never go back and never run ahead (R-25, trimmed: 8 kills instead of 25; `make torture` has 200)."""
 
-import pytest
+import asyncio
+from pathlib import Path
+from typing import Any
 
+import pytest
+from pamqp import commands
+
+from tests.torture.client import PROPERTIES, Client
 from tests.torture.groups import kill_members_and_broker
 from tests.torture.logs import cut_tails, flip_sealed
+from tests.torture.process import BrokerProcess
 
 pytestmark = pytest.mark.timeout(300)
 SEED = 25
+PARTITIONS = 8
 
 
 async def test_killed_members_and_brokers_lose_nothing(tmp_path):
@@ -24,3 +32,46 @@ async def test_r09_files_cut_and_damaged_at_their_end(tmp_path):
 async def test_r10_sealed_files_damaged(tmp_path):
     outcome = await flip_sealed(tmp_path, flips=60, seed=SEED)
     assert outcome.safe, str(outcome)
+
+
+async def test_a_log_that_was_being_made_is_there_whole_or_not_at_all(tmp_path):
+    """Killed after so many answers, with the files of others under way; all are made again then."""
+    broker = BrokerProcess(tmp_path / "run")
+    logs = tmp_path / "run" / "logs"
+    for kill, answers in enumerate((1, 3, 7), 1):
+        await broker.start()
+        client = await Client.connect(broker.address)
+        names = [f"log-{kill}-{number}" for number in range(12)]
+        for name in names:
+            client.send(_partitioned(name))
+        for _ in names[:answers]:
+            await client._expect(commands.Queue.DeclareOk)
+        await broker.kill()
+        client.close()
+        await broker.start()
+        await _use(broker, names, answers)
+        await broker.stop()
+        assert await asyncio.to_thread(_known, logs) == kill * len(names) * PARTITIONS
+
+
+def _partitioned(name: str, passive: bool = False) -> commands.Queue.Declare:
+    arguments: Any = {"x-queue-type": "stream", "x-partitions": PARTITIONS}
+    return commands.Queue.Declare(queue=name, durable=True, arguments=arguments, passive=passive)
+
+
+async def _use(broker: BrokerProcess, names: list[str], answered: int) -> None:
+    """Those that were answered are there; each partition of these and all others takes a record."""
+    client = await Client.connect(broker.address)
+    await client.call(commands.Tx.Select(), commands.Tx.SelectOk)
+    for at, name in enumerate(names):
+        await client.call(_partitioned(name, passive=at < answered), commands.Queue.DeclareOk)
+        partitions = [f"{name}-{number}" for number in range(PARTITIONS)]
+        for partition in partitions:
+            client.publish("", partition, b"x", PROPERTIES["persistent"])
+        await client.call(commands.Tx.Commit(), commands.Tx.CommitOk)
+        assert [await client.count(partition) for partition in partitions] == [1] * PARTITIONS
+    client.close()
+
+
+def _known(logs: Path) -> int:
+    return sum(path.name.isdecimal() for path in logs.iterdir())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +31,30 @@ def log(api, vhost):
     """A log of two partitions."""
     api.put("logs", vhost, "l", body={"partitions": 2})
     return "l"
+
+
+@pytest.mark.parametrize(
+    ("way", "body"),
+    [
+        ("logs", {"partitions": 3}),
+        ("queues", {"durable": True, "arguments": {"x-queue-type": "stream"}}),
+        ("stream/super-streams", {"partitions": 3}),
+        ("stream/super-streams", {"binding-keys": "a,b"}),
+    ],
+)
+def test_a_log_whose_files_cannot_be_made_is_refused(api, vhost, monkeypatch, way, body):
+    real = Path.mkdir
+
+    def mkdir(path, *arguments, **options):
+        if path.parent.name.startswith(("logs", "leveret-logs-")):
+            raise OSError(errno.EMFILE, "Too many open files")
+        real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    status, answer = api.refused("PUT", *way.split("/"), vhost, "l", body=body)[:2]
+    assert status == 500
+    assert "cannot open" in str(answer)
+    assert api.get("logs", vhost) == []
 
 
 def test_log_is_made_described_listed_and_deleted(api, vhost):

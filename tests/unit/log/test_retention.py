@@ -1,3 +1,5 @@
+from pathlib import Path
+
 from queues.log import Retention, apply_retention
 from queues.log.segment import list_segments
 from tests.unit.log.helpers import entries, fill, kill, offsets, small
@@ -24,6 +26,21 @@ def test_age_drops_what_is_wholly_too_old(tmp_path):
     assert log.first_offset == first.offset
     assert 1059 - 20 - 5 <= first.time_ms <= 1059 - 20
     assert offsets(log) == list(range(first.offset, 600))
+    log.close()
+
+
+def test_readers_do_not_wait_for_files_to_be_removed(tmp_path, monkeypatch):
+    log = small(tmp_path, 2_000)
+    fill(log, 60)
+    waited, real = [], Path.unlink
+
+    def unlink(path, *arguments, **options):
+        waited.append(log.view.lock.locked())
+        real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    dropped = apply_retention(log, Retention(max_bytes=7_000), now_ms=0)
+    assert waited == [False] * 2 * dropped
     log.close()
 
 
