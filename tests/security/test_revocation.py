@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import pytest
 from pamqp.commands import Basic, Connection
@@ -75,6 +76,28 @@ def test_consumers_are_cancelled_when_reading_is_forbidden(served: Served, user:
         assert channel.deliver().body == b"still"
         channel.publish("", "mine", b"theirs")
         assert theirs.deliver().body == b"theirs"
+
+
+@pytest.mark.parametrize("user", NAMES, indirect=True)
+def test_nothing_is_left_to_who_has_lost_the_permission(served: Served, user: str) -> None:
+    """Deleted over HTTP, while messages go both ways."""
+    with _login(served, user) as client, _login(served, "bystander") as other:
+        consuming, publishing, theirs = client.channel(1), client.channel(2), other.channel()
+        consuming.consume("mine", "m", no_ack=True)
+        for channel, text in ((publishing, b"own"), (theirs, b"theirs")):
+            channel.publish("", "mine", text)
+            assert consuming.deliver().body == text
+        with served.client() as api:
+            path = f"/api/permissions/side/{quote(user, '')}"
+            assert api.delete(path).status_code == 204
+            assert api.get(path).status_code == 404
+        theirs.publish("", "mine", b"not for them")
+        theirs.qos(1)
+        assert consuming.expect(Basic.Cancel).consumer_tag == "m"
+        consuming.qos(1)  # so nothing was delivered after that
+        publishing.publish("", "mine", b"too late")
+        publishing.expect_close(403, "write access to exchange 'amq.default' in vhost 'side'")
+        assert served.on_loop(_counts) == (1, 0)
 
 
 def test_client_that_hears_of_no_cancel_loses_the_channel(served: Served, user: str) -> None:

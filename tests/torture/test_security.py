@@ -1,4 +1,4 @@
-"""R-16, R-18, R-30, R-33 and R-49 in forms short enough for every test run.
+"""R-16, R-18, R-30, R-33, R-41 and R-49 in forms short enough for every test run.
 
 Trimmed: hundreds instead of tens of thousands, but for the names: 10,000 queues and as many
 bindings. Passwords (R-39) and TLS (R-38) have their cases in tests/security; `make torture` runs
@@ -10,6 +10,7 @@ import pytest
 from tests.torture.security.crowd import churn, give_back, stay_idle
 from tests.torture.security.fuzz import fuzz_live
 from tests.torture.security.names import flood_names
+from tests.torture.security.revoking import revoke
 from tests.torture.security.strangers import keep_silent
 
 SEED = 20_261_116
@@ -38,6 +39,11 @@ async def test_r30_strangers_keep_nobody_out(tmp_path):
 
 async def test_r33_mutated_sessions_do_no_harm(tmp_path):
     outcome = await fuzz_live(tmp_path / "run", 400, SEED)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r41_rights_are_taken_from_who_publishes_and_consumes(tmp_path):
+    outcome = await revoke(tmp_path / "run", 1, SEED)
     assert outcome.safe, str(outcome)
 
 

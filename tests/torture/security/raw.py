@@ -40,7 +40,8 @@ class Raw:
 
     def send(self, octets: bytes) -> None:
         with contextlib.suppress(OSError):
-            self._writer.write(octets)
+            if not self._writer.is_closing():
+                self._writer.write(octets)
 
     async def next(self) -> Any:
         """The next method; None when the broker has ended the connection."""
