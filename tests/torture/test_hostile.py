@@ -2,24 +2,36 @@
 
 Trimmed: a round of announcements instead of hundreds, dozens of examples for each target instead of
 tens of thousands (tests/unit/amqp has more of them), atheris for as many inputs as take seconds,
-200 splits (tests/semantics has others), of the scanners sslyze and bandit. That a match costs
-little is counted in tests/unit/routing. `make torture` runs the long forms.
+200 splits (tests/semantics has others), of the scanners sslyze and bandit, no stalls of many
+seconds. That a match costs little is counted in tests/unit/routing. `make torture` runs the long
+forms.
 """
 
+import asyncio
 import contextlib
+from copy import deepcopy
 
 import pytest
 
 import leveret
 from leveret.broker.access.patterns import check_pattern, pattern
 from leveret.model.errors import PreconditionFailed
+from tests.torture.process import BrokerProcess
 from tests.torture.security import round_trips
 from tests.torture.security.extremes import announce_much, open_all_channels
 from tests.torture.security.fuzz import fuzz_decoders
 from tests.torture.security.matching import BOMBS, HAYSTACK, taken_in_spite
-from tests.torture.security.scans import look_with_sslyze, make_certificate
+from tests.torture.security.scans import (
+    CHECKED,
+    judge_sslyze,
+    listen_everywhere,
+    look_with_sslyze,
+    make_certificate,
+    read_sslyze,
+)
 from tests.torture.security.sources import look_with_bandit
 from tests.torture.security.splits import split_sessions
+from tests.torture.security.tls_peers import WRONG, ask_for_keys, speak_something_else
 
 SEED = 20_261_116
 pytestmark = pytest.mark.timeout(300)
@@ -79,11 +91,28 @@ async def test_r36_all_channels_open_and_open_again(tmp_path):
 
 async def test_r38_sslyze_finds_nothing_old_or_weak(tmp_path):
     cert, key = make_certificate(tmp_path)
-    settings = leveret.in_process_settings(tls_cert=str(cert), tls_key=str(key))
+    settings = leveret.in_process_settings(http_enabled=True, tls_cert=str(cert), tls_key=str(key))
     async with leveret.Broker(settings) as running:
-        assert running.amqps_address is not None
-        problems, _ = await look_with_sslyze(tmp_path, running.amqps_address)
-    assert not problems
+        for place in (running.https_address, running.amqps_address):
+            assert place is not None
+            problems, _ = await look_with_sslyze(tmp_path, place)
+            assert not problems
+    reports = [read_sslyze(path) for path in tmp_path.glob("sslyze-*.json")]
+    assert len(reports) == 2
+    for name in CHECKED:
+        failed = deepcopy(reports[0])
+        failed[name] = {"status": "ERROR", "error_reason": "BUG_IN_SSLYZE", "result": None}
+        assert judge_sslyze(failed) == [f"sslyze could not check {name}: ERROR BUG_IN_SSLYZE"]
+
+
+@pytest.mark.filterwarnings("ignore:The asyncore module:DeprecationWarning")  # of tlslite
+async def test_r38_peers_of_another_protocol_and_new_keys(tmp_path):
+    """Whoever is never closed is waited for in vain; errors in the log make the stop fail."""
+    broker = BrokerProcess(tmp_path / "data", env={"LEVERET_HTTP_ENABLED": "true"})
+    places = await listen_everywhere(broker, tmp_path)
+    assert len(await speak_something_else(places)) == sum(map(len, WRONG.values()))
+    assert await asyncio.to_thread(ask_for_keys, places["amqps"], 50) == 150
+    await broker.stop()
 
 
 async def test_r48_bandit_finds_nothing_grave(tmp_path):
