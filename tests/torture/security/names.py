@@ -1,4 +1,7 @@
-"""R-49: a flood of names by one user: queues, bindings, users; and what the limits say to it."""
+"""R-49: a flood of names by one user: queues, bindings, users; and what the limits say to it.
+
+All of it is durable and on disk.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from tests.torture.process import BrokerProcess
 from tests.torture.security.raw import Raw
 
 AT_ONCE = 100
+WITH_PASSWORD = 10
+"""One of so many users has a password, which is hashed; the others cannot log in with any."""
 MOST = {"queue": 20.0, "binding": 4.0, "exchange": 20.0, "user": 8.0}
 """KiB of memory that each may take."""
 
@@ -23,9 +28,7 @@ async def flood_names(
 ) -> Outcome:
     """So many queues and bindings, a tenth of it exchanges and users; the next one of each limit is
     refused."""
-    broker = BrokerProcess(
-        directory, "--memory", "--http-port", "0", env={"LEVERET_HTTP_ENABLED": "true"}
-    )
+    broker = BrokerProcess(directory, "--http-port", "0", env={"LEVERET_HTTP_ENABLED": "true"})
     broker.settings = (f"queue_max={names}",)
     await broker.start()
     users = users or max(AT_ONCE + 1, names // 10)
@@ -56,14 +59,15 @@ async def flood_names(
     figures = (
         f"{names} queues ({cost['queue']:.1f} KiB each) and {names} bindings "
         f"({cost['binding']:.1f}) of one user, {exchanges} exchanges ({cost['exchange']:.1f}), "
-        f"{users} users over HTTP ({cost['user']:.1f}); "
+        f"{users} users over HTTP ({cost['user']:.1f}), a tenth with a password; all on disk; "
         "beyond the limits: " + ", ".join(f"{what} {got}" for what, (got, _) in refused.items())
     )
     return Outcome("R-49", "a flood of names", figures, tuple(problems))
 
 
 def _declare(number: int) -> tuple[Any, type]:
-    return commands.Queue.Declare(queue=f"name-{number}"), commands.Queue.DeclareOk
+    declare = commands.Queue.Declare(queue=f"name-{number}", durable=True)
+    return declare, commands.Queue.DeclareOk
 
 
 def _bind(number: int) -> tuple[Any, type]:
@@ -72,7 +76,9 @@ def _bind(number: int) -> tuple[Any, type]:
 
 
 def _exchange(number: int) -> tuple[Any, type]:
-    declare = commands.Exchange.Declare(exchange=f"some-{number}", exchange_type="topic")
+    declare = commands.Exchange.Declare(
+        exchange=f"some-{number}", exchange_type="topic", durable=True
+    )
     return declare, commands.Exchange.DeclareOk
 
 
@@ -106,7 +112,9 @@ async def _add_users(
 ) -> float:
     before = 0.0
     for number in range(count):
-        body = {"password_hash": "", "tags": "management"}
+        has_password = number % WITH_PASSWORD == 0
+        secret = {"password": f"pw-{number}"} if has_password else {"password_hash": ""}
+        body = secret | {"tags": "management"}
         (await api.put(f"/users/flood-{number}", json=body)).raise_for_status()
         if number == AT_ONCE:
             before = broker.memory("VmRSS")
@@ -135,20 +143,40 @@ async def _limits(
     small.send(frame.marshal(_declare(0)[0], 1))
     await small.next()
     refused["a queue of a limited vhost"] = (await _heard(small, _declare(1)[0]), 406)
+    refused["a queue of a limited vhost over HTTP"] = (
+        (await api.put("/queues/small/one-more", json={})).status_code,
+        400,
+    )
     another = await Raw.connect(broker.address)
     refused["a connection of a limited vhost"] = (await _turned_away(another, "small"), 530)
     (await api.put("/user-limits/guest/max-connections", json={"value": 1})).raise_for_status()
     more = await Raw.connect(broker.address)
     refused["a connection of a limited user"] = (await _turned_away(more, "/"), 530)
-    for one in (small, another, more):
+    few = await _user_of_one_channel(broker, api)
+    refused["a channel of a limited user"] = (await _heard(few, commands.Channel.Open(), 2), 530)
+    for one in (small, another, more, few):
         one.drop()
     return refused
 
 
-async def _heard(raw: Raw, method: Any) -> object:
-    raw.send(frame.marshal(method, 1))
+async def _user_of_one_channel(broker: BrokerProcess, api: httpx.AsyncClient) -> Raw:
+    for path, value in (
+        ("/users/few", {"password": "few", "tags": ""}),
+        ("/permissions/%2F/few", {"configure": ".*", "write": ".*", "read": ".*"}),
+        ("/user-limits/few/max-channels", {"value": 1}),
+    ):
+        (await api.put(path, json=value)).raise_for_status()
+    few = await Raw.connect(broker.address)
+    if not await few.log_in("few", "few"):
+        raise RuntimeError("the one channel was refused")
+    return few
+
+
+async def _heard(raw: Raw, method: Any, channel: int = 1) -> object:
+    raw.send(frame.marshal(method, channel))
     answer = await _next(raw)
-    return answer.reply_code if isinstance(answer, commands.Channel.Close) else answer
+    is_refusal = isinstance(answer, commands.Channel.Close | commands.Connection.Close)
+    return answer.reply_code if is_refusal else answer
 
 
 async def _next(raw: Raw) -> Any:
