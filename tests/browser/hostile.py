@@ -1,8 +1,8 @@
 """Names and bodies that would do something if any page took them for HTML or for code.
 
 Each payload is the name of everything in a virtual host that has it for a name itself: queue,
-exchange, binding key and argument, user, tag, policy, log, group, connection, consumer tag, and in
-two messages the header, the id and the body.
+exchange, binding key and argument, user, tag, policy of either kind, limit, log, group, connection,
+consumer tag, and in three messages, one of them delayed, the header, the id and the body.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pika
 
-from tests.browser.world import EVERYTHING, World
+from tests.browser.world import EVERYTHING, Api, World
 
 PAYLOADS = (
     "<script>alert(1)</script>",
@@ -32,12 +32,16 @@ PAYLOADS = (
     "../../api/users?\u202e<b onmouseover=alert(15)>#\\u003cb\\u003e",
 )
 LOG = "log of "
+LATE = "late of "
+LEFT = "left over of "
+LATER_MS = 3_600_000
 
 
 def definitions(payload: str) -> dict[str, list[dict[str, Any]]]:
     """What can be declared, in the form of a definitions file."""
     here = {"vhost": payload}
     lasting = {"durable": True, "auto_delete": False}
+    delayed = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "topic"}}
     stream = {"x-queue-type": "stream", "x-partitions": 1}
     policy = {"pattern": re.escape(payload), "definition": {"max-length": 1000}, "priority": 1}
     user = {"name": payload, "password_hash": "", "tags": ["monitoring", payload]}
@@ -51,7 +55,8 @@ def definitions(payload: str) -> dict[str, list[dict[str, Any]]]:
         ],
         "policies": [here | policy | {"name": payload, "apply-to": "queues"}],
         "exchanges": [
-            here | lasting | {"name": payload, "type": "topic", "internal": False, "arguments": {}}
+            here | lasting | {"name": payload, "type": "topic", "internal": False, "arguments": {}},
+            here | lasting | {"name": LATE + payload, "internal": False} | delayed,
         ],
         "queues": [
             here | lasting | {"name": payload, "arguments": {}},
@@ -68,7 +73,23 @@ def build(world: World) -> list[pika.BlockingConnection]:
         for kind, objects in definitions(payload).items():
             whole.setdefault(kind, []).extend(objects)
     world.api.post("definitions", body=whole)
+    for payload in PAYLOADS:
+        _limit(world.api, payload)
     return [_use(world, payload) for payload in PAYLOADS]
+
+
+def _limit(api: Api, payload: str) -> None:
+    cap = {"pattern": re.escape(payload), "definition": {"max-length": 2000}, "apply-to": "queues"}
+    api.put("operator-policies", payload, payload, body=cap)
+    for kind in ("vhost-limits", "user-limits"):
+        api.put(kind, payload, "max-connections", body={"value": 1000})
+
+
+def leave_a_message(api: Api, payload: str) -> None:
+    """In a queue nobody takes from, which the overview warns of."""
+    api.put("queues", payload, LEFT + payload, body={"durable": True})
+    message = {"routing_key": LEFT + payload, "payload": "x", "payload_encoding": "string"}
+    api.post("exchanges", payload, "amq.default", "publish", body=message | {"properties": {}})
 
 
 def remove(world: World) -> None:
@@ -88,6 +109,8 @@ def _use(world: World, payload: str) -> pika.BlockingConnection:
     for _ in range(2):
         channel.basic_publish(payload, payload, payload.encode(), properties)
     channel.basic_publish(LOG + payload, payload, payload.encode())
+    properties.headers = {payload: payload, "x-delay": LATER_MS}
+    channel.basic_publish(LATE + payload, payload, payload.encode(), properties)
     group = {"x-group": payload, "x-stream-offset": "first"}
     channel.basic_consume(payload, _keep, consumer_tag=payload)
     channel.basic_consume(LOG + payload, _keep, consumer_tag=LOG + payload, arguments=group)
