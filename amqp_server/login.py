@@ -18,7 +18,7 @@ from amqp_server.line import Deaf
 from amqp_server.wire import ConnectionState
 from leveret import __version__
 from leveret.broker import Broker, User
-from leveret.broker.access.logins import Refused
+from leveret.broker.access.logins import Refusal, Refused
 from leveret.model.errors import BrokerError, NotAllowed, ReplyCode
 from leveret.model.tables import decode_table
 
@@ -83,7 +83,8 @@ def begin(session: Session, method: Any) -> None:
     if certified:
         _decided(session, certified, logins.accept(certified, host))
     else:
-        logins.begin(*given, host, partial(_decided, session, given[0]))
+        decided = partial(_decided, session, given[0])
+        logins.begin(*given, host, decided, lambda: not session.is_over)
 
 
 def _decided(session: Session, name: str, answer: User | Refused) -> None:
@@ -125,6 +126,10 @@ def _refuse(session: Session, name: str, answer: Refused) -> None:
     facts = {"event": "login refused", "user": name, "peer": session.line.peer[0], "why": why}
     said = (session.name, name, mechanism, why)
     log.warning("%s: login of %r refused (%s): %s", *said, extra={"facts": facts})
+    if answer.why is Refusal.CROWDED:  # cut off: it must not take this for a wrong password
+        session.wire.state = ConnectionState.CLOSED
+        session.line.end()
+        return
     if session.capabilities.get("authentication_failure_close") is True:
         session.listening.go_on(Deaf.LOGGING_IN)
         session.fail(

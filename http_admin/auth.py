@@ -13,6 +13,7 @@ import hmac
 import logging
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -26,6 +27,8 @@ log = logging.getLogger("leveret.http")
 
 LET_IN = "leveret.let_in"
 """Where a request's scope has the call that tells its connection that its sender is known."""
+IS_HERE = "leveret.is_here"
+"""Where a request's scope has the call that tells whether its sender still is."""
 CUT_OFF = "cut_off"
 """Where a request's state has that it was cut off, and that this was told."""
 TARGET = "target"
@@ -72,9 +75,11 @@ class Doorkeeper:
     def sign_out_all(self) -> None:
         self._sessions.clear()
 
-    async def check(self, name: str, password: str, host: str) -> User:
+    async def check(
+        self, name: str, password: str, host: str, is_here: Callable[[], bool] = lambda: True
+    ) -> User:
         """The user, unless the password is wrong or was wrong too often lately."""
-        answer = await self.broker.access.logins.check(name, password, host)
+        answer = await self.broker.access.logins.check(name, password, host, is_here)
         if not isinstance(answer, Refused):
             return answer
         why = answer.why.value
@@ -82,9 +87,9 @@ class Doorkeeper:
         log.warning(
             "HTTP from %s: login of %r refused: %s", host, name, why, extra={"facts": facts}
         )
-        if answer.why is Refusal.TOO_MANY:
+        if answer.retry_seconds > 0:
             wait = str(math.ceil(answer.retry_seconds))
-            raise ApiError(429, f"too many failed log-ins, wait {wait} s", {"Retry-After": wait})
+            raise ApiError(429, f"{why}, wait {wait} s", {"Retry-After": wait})
         if answer.why is Refusal.NOT_FROM_HERE:
             raise ApiError(401, _NOT_FROM_HERE)
         raise ApiError(401, "Login failed")
@@ -145,7 +150,8 @@ async def current_user(request: Request) -> User:
 async def checked(request: Request, name: str, password: str) -> User:
     """As the doorkeeper says, who logs a refusal: nobody else needs to."""
     request.state.is_told = True
-    user = await get_doorkeeper(request).check(name, password, client_host(request))
+    is_here = request.scope.get(IS_HERE, lambda: True)
+    user = await get_doorkeeper(request).check(name, password, client_host(request), is_here)
     request.state.is_told = False
     return user
 

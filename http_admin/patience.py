@@ -18,7 +18,7 @@ from typing import Any, cast
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from http_admin.auth import CUT_OFF, LET_IN
+from http_admin.auth import CUT_OFF, IS_HERE, LET_IN
 from leveret.broker.access.strangers import Stranger, Strangers
 from leveret.config import Settings
 
@@ -79,6 +79,9 @@ class PatientProtocol(HttpToolsProtocol):
             self._is_stranger = False
             self.strangers.go(self._host, self)
 
+    def _is_here(self) -> bool:
+        return not self.transport.is_closing()
+
     # What has come -----------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
@@ -108,7 +111,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._gathered = self._head = 0
         self._wait()
         super().on_message_begin()
-        cast(Scope, self.scope)[LET_IN] = self._let_in
+        cast(Scope, self.scope).update({LET_IN: self._let_in, IS_HERE: self._is_here})
 
     def on_url(self, url: bytes) -> None:
         self._head += len(url)

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from http_admin.auth import TARGET, Hub, require_tag
+from http_admin.auth import TARGET, CurrentUser, Hub, require_tag
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.fields import LimitBody, Tags
@@ -87,7 +87,9 @@ def get_user(name: str, hub: Hub) -> Row:
 
 
 @router.put("/users/{name:seg}", status_code=201)
-async def put_user(name: str, hub: Hub, response: Response, body: UserBody) -> None:
+async def put_user(
+    name: str, hub: Hub, user: CurrentUser, response: Response, body: UserBody
+) -> None:
     """Make or change a user: tags, and a password or its hash.
 
     Without either the user is kept without a password: nobody can log in with it. The last
@@ -97,7 +99,7 @@ async def put_user(name: str, hub: Hub, response: Response, body: UserBody) -> N
         raise bad_request("tags_not_present")
     if not name or len(name.encode()) > LONGEST_NAME:
         raise bad_request(f"a user's name has 1 to {LONGEST_NAME} octets")
-    hashed, hashing = await _credentials(hub, body)
+    hashed, hashing = await _credentials(hub, body, user.name)
     tags = checked_tags(body.tags)
     hub.users.require_administrator([*_without(hub, {name}), User(name, hashed, hashing, tags)])
     existed = name in hub.users.by_name
@@ -113,7 +115,7 @@ def checked_tags(tags: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tags))
 
 
-async def _credentials(hub: Broker, body: UserBody) -> tuple[str, str]:
+async def _credentials(hub: Broker, body: UserBody, by: str) -> tuple[str, str]:
     if body.password is not None and body.password_hash is not None:
         raise bad_request("both_password_and_password_hash_are_provided")
     if body.password is not None:
@@ -121,7 +123,7 @@ async def _credentials(hub: Broker, body: UserBody) -> tuple[str, str]:
             raise bad_request("the password must not be empty")
         if len(body.password) > LONGEST:
             raise bad_request(f"a password has at most {LONGEST} characters")
-        return await hub.access.logins.hash(body.password), ARGON2ID
+        return await hub.access.logins.hash(body.password, by), ARGON2ID
     hashed = body.password_hash or ""
     return hashed, check_hash(hashed, body.hashing_algorithm)
 

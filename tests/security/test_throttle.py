@@ -10,6 +10,7 @@ from leveret.broker.access.throttle import (
     WINDOW_SECONDS,
     Throttle,
     is_loopback,
+    network_of,
     source_of,
 )
 from leveret.model.clock import ManualClock
@@ -113,6 +114,21 @@ def test_zero_is_no_limit(clock: ManualClock) -> None:
 )
 def test_source_of(host: str, source: str) -> None:
     assert source_of(host) == source
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("10.0.0.7", "10.0.0"),
+        ("::ffff:10.0.0.7", "10.0.0"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1::/48"),
+        ("", ""),
+        ("somewhere", "somewhere"),
+        ("not:an:address", "not:an:address"),
+    ],
+)
+def test_network_of(host: str, network: str) -> None:
+    assert network_of(source_of(host)) == network
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Logging in: is this name's password right, and may it be tried at all?
 
 Steps: the limit on tries; the cache; a hash of RabbitMQ's, which is checked on the spot; else a job
-for one of two threads. Jobs are taken from one source after the other, so that who tries a lot
-waits for itself; the same password tried twice at once is one job. What fails always costs a job,
-known user or not: nobody learns from the time it takes. An unknown name is checked at the costs of
-some known user's hash, which import may have made other than ours, and always of the same one's.
+for one of two threads. Whose job is next, and who finds no place, `lines.py` knows; the same
+password tried twice at once from one source is one job. What fails always costs a job, known user
+or not: nobody learns from the time it takes. An unknown name is checked at the costs of some known
+user's hash, which import may have made other than ours, and always of the same one's. Making the
+hash of a new password is a job, too; of these one is done at a time.
 
 The cache holds no password and nothing that can be turned back into one: keyed digests under a key
 that is made at start. An entry dies after a minute, or with the password it was for.
@@ -20,14 +21,16 @@ import hmac
 import itertools
 import logging
 import os
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from leveret.broker.access import passwords
+from leveret.broker.access.lines import Job, Lane, Lines
 from leveret.broker.access.throttle import Charge, Throttle, is_loopback, source_of
 from leveret.config import Settings
 
@@ -39,6 +42,9 @@ log = logging.getLogger("leveret.access")
 CACHE_SECONDS = 60.0
 MOST_CACHED = 10_000
 THREADS = 2
+REFUSED_AT_ONCE = 16
+"""Of jobs that need no thread: others of this loop have something to do, too."""
+CROWDED_SECONDS = 5.0
 UPGRADE_SECONDS = 1.0
 """A new hash can wait until the client that has just come in has done what it came for."""
 
@@ -48,6 +54,8 @@ class Refusal(Enum):
 
     WRONG = "wrong user name or password"
     TOO_MANY = "too many failed log-ins"
+    CROWDED = "too many log-ins at a time"
+    GONE = "left before its turn came"
     NOT_FROM_HERE = "this user may log in from this machine only"
 
 
@@ -60,16 +68,26 @@ class Refused:
 Then = Callable[["User | Refused"], None]
 
 
-@dataclass(slots=True)
-class _Job:
+IsHere = Callable[[], bool]
+
+
+@dataclass(slots=True, eq=False)
+class _Check(Job):
     name: str
     password: str
     hashed: str
     can_fit: bool
     source: str
     digest: bytes
-    waiting: list[tuple[str, Then]] = field(default_factory=list)
+    waiting: list[tuple[str, Then, IsHere]] = field(default_factory=list)
     charge: Charge | None = None
+    """Of a check under way."""
+
+
+@dataclass(slots=True, eq=False)
+class _Making(Job):
+    password: str
+    made: asyncio.Future[str]
 
 
 class Logins:
@@ -90,38 +108,43 @@ class Logins:
         self._changed = changed
         self._key = os.urandom(32)
         self._cache: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
-        self._jobs: dict[bytes, _Job] = {}
-        self._charged: dict[bytes, Charge] = {}
-        self._lines: dict[str, deque[_Job]] = {}
+        self._checks: dict[tuple[bytes, str], _Check] = {}
+        self._charged: dict[tuple[bytes, str], Charge] = {}
+        self._lines = Lines(now)
         self._running = 0
+        self._is_making = False
         self._threads: Executor | None = None
         self._upgrades: set[str] = set()
         self._stopped = False
 
     def __repr__(self) -> str:
-        return f"<Logins cached={len(self._cache)} jobs={len(self._jobs)}>"
+        return f"<Logins cached={len(self._cache)} checks={len(self._checks)}>"
 
     # Asking ------------------------------------------------------------------------------------
 
-    def begin(self, name: str, password: str, host: str, then: Then) -> None:
-        """Call `then` with the user, or with why not: at once, or when a thread has looked."""
+    def begin(
+        self, name: str, password: str, host: str, then: Then, is_here: IsHere = lambda: True
+    ) -> None:
+        """Call `then` with the user, or with why not: at once, or when a thread has looked.
+
+        `is_here`: whether somebody still wants to know.
+        """
         answer = self.maybe_now(name, password, host)
         if answer is not None:
             then(answer)
         else:
-            self._line_up(name, password, host, then)
+            self._line_up(name, password, host, then, is_here)
 
-    async def check(self, name: str, password: str, host: str) -> User | Refused:
-        answer = self.maybe_now(name, password, host)
-        if answer is not None:
-            return answer
+    async def check(
+        self, name: str, password: str, host: str, is_here: IsHere = lambda: True
+    ) -> User | Refused:
         told: asyncio.Future[User | Refused] = asyncio.get_running_loop().create_future()
 
         def tell(answer: User | Refused) -> None:
             if not told.done():
                 told.set_result(answer)
 
-        self._line_up(name, password, host, tell)
+        self.begin(name, password, host, tell, lambda: not told.done() and is_here())
         return await told
 
     def maybe_now(self, name: str, password: str, host: str) -> User | Refused | None:
@@ -144,7 +167,7 @@ class Logins:
             return None
         charge = self.throttle.charge(source, name)
         if not passwords.verify_quick(user.password_hash, user.hashing, password):
-            self._charged[digest] = charge  # answered by a thread, as any wrong password is
+            self._charged[digest, source] = charge  # answered by a thread, as any wrong password is
             return None
         self.throttle.give_back(charge)
         self.upgrade(user, password)
@@ -157,9 +180,9 @@ class Logins:
         user = self._users.by_name.get(name)
         return Refused(Refusal.WRONG) if user is None else self._admitted(user, host)
 
-    async def hash(self, password: str) -> str:
-        """A new password as it is to be stored."""
-        return await asyncio.wrap_future(self._pool().submit(passwords.make, password))
+    async def hash(self, password: str, by: str = "") -> str:
+        """A new password as it is to be stored. `by`: the user who sets it."""
+        return await self._make(password, by)
 
     def forget(self, name: str) -> None:
         """The password of this user is another now. The cache knows it by `password_id`."""
@@ -167,27 +190,52 @@ class Logins:
 
     def stop(self) -> None:
         self._stopped = True
+        for job in self._lines.all_of(Lane.MAKING):
+            assert isinstance(job, _Making)
+            job.made.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
 
     # Jobs --------------------------------------------------------------------------------------
 
-    def _line_up(self, name: str, password: str, host: str, then: Then) -> None:
-        digest = self._digest(name, password)
-        job = self._jobs.get(digest)
+    def _line_up(self, name: str, password: str, host: str, then: Then, is_here: IsHere) -> None:
+        source, digest = source_of(host), self._digest(name, password)
+        job = self._checks.get((digest, source))
         if job is None:
-            user = self._users.by_name.get(name)
-            slow = user is not None and not passwords.is_quick(user.hashing)
-            hashed = user.password_hash if user is not None and slow else ""
-            source = source_of(host)
-            if len(password) > passwords.LONGEST:
-                password = ""
-            can_fit = bool(password and hashed)
-            hashed = hashed or self._nobodys(name)
-            job = self._jobs[digest] = _Job(name, password, hashed, can_fit, source, digest)
-            self._lines.setdefault(source, deque()).append(job)
-        job.waiting.append((host, then))
+            job = self._checks[digest, source] = self._new_check(name, password, source, digest)
+            self._lines.join(job)
+        job.waiting.append((host, then, is_here))
+        self._make_room()
         self._pump()
+
+    def _new_check(self, name: str, password: str, source: str, digest: bytes) -> _Check:
+        user = self._users.by_name.get(name)
+        slow = user is not None and not passwords.is_quick(user.hashing)
+        hashed = user.password_hash if user is not None and slow else ""
+        if len(password) > passwords.LONGEST:
+            password = ""
+        can_fit = bool(password and hashed)
+        hashed = hashed or self._nobodys(name)
+        is_known = self.throttle.is_welcome(source, name)
+        lane, whose = (Lane.KNOWN, name) if is_known else (Lane.STRANGER, source)
+        return _Check(lane, whose, name, password, hashed, can_fit, source, digest)
+
+    def _make_room(self) -> None:
+        """If too many wait, at the cost of those who have left, or else of those who are last."""
+        if not self._lines.is_crowded:
+            return
+        waiting = self._lines.all_of(Lane.STRANGER)
+        for job in [job for job in waiting if not _is_awaited(job)]:
+            self._send_away(job, Refused(Refusal.GONE))
+        for _ in range(REFUSED_AT_ONCE):
+            if self._lines.is_crowded:
+                last = self._lines.last_stranger()
+                self._send_away(last, Refused(Refusal.CROWDED, CROWDED_SECONDS))
+
+    def _send_away(self, job: Job, why: Refused) -> None:
+        assert isinstance(job, _Check)
+        self._lines.leave(job)
+        self._answer(job, why)
 
     def _nobodys(self, name: str) -> str:
         """The times of unknown names are spread as those of known ones are, and do not change."""
@@ -197,17 +245,24 @@ class Logins:
         return passwords.nobodys(like.password_hash if like is not None else "")
 
     def _pump(self) -> None:
-        """Give the threads their next jobs, from one source after the other."""
-        while self._lines and self._running < THREADS and not self._stopped:
-            source = next(iter(self._lines))
-            line = self._lines.pop(source)
-            job = line.popleft()
-            if line:
-                self._lines[source] = line
-            self._start(job)
+        """Give the threads their next jobs."""
+        for _ in range(REFUSED_AT_ONCE):
+            if self._running == THREADS or self._stopped:
+                return
+            job = self._lines.next(may_make=not self._is_making)
+            if job is None:
+                return
+            if isinstance(job, _Check):
+                self._start(job)
+            elif isinstance(job, _Making) and not job.made.done():
+                self._start_making(job)
+        asyncio.get_running_loop().call_soon(self._pump)
 
-    def _start(self, job: _Job) -> None:
-        charged = self._charged.pop(job.digest, None)
+    def _start(self, job: _Check) -> None:
+        if not _is_awaited(job):
+            self._answer(job, Refused(Refusal.GONE))
+            return
+        charged = self._charged.pop((job.digest, job.source), None)
         wait = self.throttle.wait(job.source, job.name)
         if wait > 0 and charged is None:
             self._answer(job, Refused(Refusal.TOO_MANY, wait))
@@ -218,27 +273,67 @@ class Logins:
         asked = self._pool().submit(passwords.verify, job.hashed, job.password)
         asked.add_done_callback(lambda done: _tell(loop, self._done, job, done))
 
-    def _done(self, job: _Job, asked: Future[bool]) -> None:
+    def _done(self, job: _Check, asked: Future[bool]) -> None:
         self._running -= 1
         is_right = not asked.cancelled() and asked.exception() is None and asked.result()
         user = self._users.by_name.get(job.name)
         if is_right and job.can_fit and user is not None and user.password_hash == job.hashed:
             assert job.charge is not None
             self.throttle.give_back(job.charge)
-            self.throttle.welcome(job.source, job.name)
             self._remember(job.digest, user)
             if passwords.costs(job.hashed) != passwords.OURS:
                 self.upgrade(user, job.password)
-            self._answer(job, user)
+            if job.lane is Lane.STRANGER:
+                self._lines.was_right()
+            self._welcome(job, user)
+            self._welcome_others(job.digest, user)
         else:
+            if job.lane is Lane.STRANGER:
+                self._lines.failed(job.source)
             self._answer(job, Refused(Refusal.WRONG))
+        self._make_room()
         self._pump()
 
-    def _answer(self, job: _Job, answer: User | Refused) -> None:
-        del self._jobs[job.digest]
-        self._charged.pop(job.digest, None)
-        for host, then in job.waiting:
+    def _welcome(self, job: _Check, user: User) -> None:
+        self.throttle.welcome(job.source, job.name)
+        self._answer(job, user)
+
+    def _welcome_others(self, digest: bytes, user: User) -> None:
+        """The same password from elsewhere is remembered now: it needs no thread any more."""
+        alike = [job for job in self._checks.values() if job.digest == digest]
+        for job in alike:
+            if job.charge is None and self.throttle.wait(job.source, job.name) == 0:
+                self._lines.leave(job)
+                self._welcome(job, user)
+
+    def _answer(self, job: _Check, answer: User | Refused) -> None:
+        del self._checks[job.digest, job.source]
+        self._charged.pop((job.digest, job.source), None)
+        for host, then, _ in job.waiting:
             then(answer if isinstance(answer, Refused) else self._admitted(answer, host))
+
+    def _make(self, password: str, by: str) -> asyncio.Future[str]:
+        made: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._lines.join(_Making(Lane.MAKING, by, password, made))
+        self._pump()
+        return made
+
+    def _start_making(self, job: _Making) -> None:
+        self._running += 1
+        self._is_making = True
+        loop = asyncio.get_running_loop()
+        asked = self._pool().submit(passwords.make, job.password)
+        asked.add_done_callback(lambda done: _tell(loop, self._made, job, done))
+
+    def _made(self, job: _Making, asked: Future[str]) -> None:
+        self._running -= 1
+        self._is_making = False
+        if asked.cancelled():
+            job.made.cancel()
+        elif not job.made.done():
+            error = asked.exception()
+            job.made.set_exception(error) if error else job.made.set_result(asked.result())
+        self._pump()
 
     def _pool(self) -> Executor:
         if self._threads is None:
@@ -280,13 +375,10 @@ class Logins:
         loop.call_later(UPGRADE_SECONDS, self._hash_anew, user, password)
 
     def _hash_anew(self, user: User, password: str) -> None:
-        if self._stopped:
-            return
-        loop = asyncio.get_running_loop()
-        made = self._pool().submit(passwords.make, password)
-        made.add_done_callback(lambda done: _tell(loop, self._keep_anew, user, done))
+        if not self._stopped:
+            self._make(password, "").add_done_callback(partial(self._keep_anew, user))
 
-    def _keep_anew(self, user: User, made: Future[str]) -> None:
+    def _keep_anew(self, user: User, made: asyncio.Future[str]) -> None:
         self._upgrades.discard(user.name)
         current = self._users.by_name.get(user.name)
         if made.cancelled() or current is None or current.password_hash != user.password_hash:
@@ -294,6 +386,10 @@ class Logins:
         self._users.rehash(user.name, made.result(), passwords.ARGON2ID)
         log.info("the password of user %r is now kept as Argon2id of our costs", user.name)
         self._changed()
+
+
+def _is_awaited(job: Job) -> bool:
+    return isinstance(job, _Check) and any(is_here() for _, _, is_here in job.waiting)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:

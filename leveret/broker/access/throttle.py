@@ -4,7 +4,8 @@ A try is charged before it is made and given back if it was right, so that tries
 time count, too. Whoever has logged in from a source before has tries of their own there: one client
 with a wrong password does not lock out its neighbours, and guessing from elsewhere does not lock
 out an account's owner. All tables are bounded; the oldest entry goes first, never all of them.
-A source is an address, or a /64 network of IPv6: one machine has as many addresses as it likes.
+A source is an address, or a /64 network of IPv6: one machine has as many addresses as it likes. Its
+network is what one owner is likely to have whole: a /24, or a /48 of IPv6.
 """
 
 from __future__ import annotations
@@ -44,6 +45,18 @@ def source_of(host: str) -> str:
     return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
+def network_of(source: str) -> str:
+    """What is likely to be one owner's, and full of sources."""
+    if ":" not in source:
+        return source.rpartition(".")[0] or source
+    import ipaddress
+
+    try:
+        return str(ipaddress.IPv6Network(source).supernet(new_prefix=48))
+    except ValueError:
+        return source
+
+
 def is_loopback(host: str) -> bool:
     """An address of this machine itself; one that is not known is none."""
     if host in ("127.0.0.1", "::1"):
@@ -58,13 +71,49 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
+class Recent:
+    """What happened in the last minute, and when. A full table loses what was silent longest."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._times: OrderedDict[Hashable, deque[float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, key: Hashable, at: float) -> None:
+        self._times.setdefault(key, deque()).append(at)
+        self._times.move_to_end(key)
+        while len(self._times) > MOST_SOURCES:
+            self._times.popitem(last=False)
+
+    def remove(self, key: Hashable, at: float) -> None:
+        times = self._times.get(key)
+        if times is not None and at in times:
+            times.remove(at)
+            if not times:
+                del self._times[key]
+
+    def of(self, key: Hashable) -> deque[float]:
+        """Oldest first."""
+        times = self._times.get(key)
+        if times is None:
+            return deque()
+        now = self._now()
+        while times and now - times[0] >= WINDOW_SECONDS:
+            times.popleft()
+        if not times:
+            del self._times[key]
+        return times
+
+
 class Throttle:
     """`per_source` and `per_account` tries a minute; 0 is no limit."""
 
     def __init__(self, now: Callable[[], float], per_source: int, per_account: int) -> None:
         self._now = now
         self._limits = (per_source or math.inf, per_account or math.inf)
-        self._tries: OrderedDict[Hashable, deque[float]] = OrderedDict()
+        self._tries = Recent(now)
         self._welcome: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -78,7 +127,7 @@ class Throttle:
         now = self._now()
         waits = [0.0]
         for key, limit in zip(self._keys(source, name), self._limits, strict=False):
-            tries = self._recent(key, now)
+            tries = self._tries.of(key)
             if len(tries) >= limit:
                 waits.append(tries[len(tries) - int(limit)] + WINDOW_SECONDS - now)
         return max(waits)
@@ -86,19 +135,12 @@ class Throttle:
     def charge(self, source: str, name: str) -> Charge:
         charge = Charge(self._now(), self._keys(source, name))
         for key in charge.keys:
-            self._tries.setdefault(key, deque()).append(charge.at)
-            self._tries.move_to_end(key)
-        while len(self._tries) > MOST_SOURCES:
-            self._tries.popitem(last=False)
+            self._tries.add(key, charge.at)
         return charge
 
     def give_back(self, charge: Charge) -> None:
         for key in charge.keys:
-            tries = self._tries.get(key)
-            if tries is not None and charge.at in tries:
-                tries.remove(charge.at)
-                if not tries:
-                    del self._tries[key]
+            self._tries.remove(key, charge.at)
 
     def welcome(self, source: str, name: str) -> None:
         """Somebody has proved to be who they say."""
@@ -113,19 +155,12 @@ class Throttle:
         for key in [key for key in self._welcome if key[1] == name[:LONGEST_NAME]]:
             del self._welcome[key]
 
+    def is_welcome(self, source: str, name: str) -> bool:
+        since = self._welcome.get((source, name[:LONGEST_NAME]))
+        return since is not None and self._now() - since < WELCOME_SECONDS
+
     def _keys(self, source: str, name: str) -> tuple[Hashable, ...]:
         name = name[:LONGEST_NAME]
-        since = self._welcome.get((source, name))
-        if since is not None and self._now() - since < WELCOME_SECONDS:
+        if self.is_welcome(source, name):
             return ((source, name),)
         return (source,), ("account", name, "")
-
-    def _recent(self, key: Hashable, now: float) -> deque[float]:
-        tries = self._tries.get(key)
-        if tries is None:
-            return deque()
-        while tries and now - tries[0] >= WINDOW_SECONDS:
-            tries.popleft()
-        if not tries:
-            del self._tries[key]
-        return tries
