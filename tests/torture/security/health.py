@@ -38,17 +38,17 @@ async def keep_in_time(
     With `watch` once more, for a while, looking for calls that could block the loop.
     """
     lags_file = directory.with_name("lags")
-    broker = _Probed(directory, lags_file)
+    broker = Probed(directory, lags_file)
     await broker.start()
     counted = Counted()
     await ask(broker, time.monotonic() + 0.1, Counted())  # the API is imported for this
-    await _lags(broker, lags_file)  # what the start was like does not count
+    await lags(broker, lags_file)  # what the start was like does not count
     await asyncio.sleep(idle)
-    alone = percentile(await _lags(broker, lags_file), 0.99) * 1000
+    alone = percentile(await lags(broker, lags_file), 0.99) * 1000
     await load(broker, seconds, counted, progress)
-    lags = await _lags(broker, lags_file)
+    late_by = await lags(broker, lags_file)
     await broker.stop()
-    p99, most = percentile(lags, 0.99) * 1000, max(lags, default=0) * 1000
+    p99, most = percentile(late_by, 0.99) * 1000, max(late_by, default=0) * 1000
     late, excused = [], min(alone, MACHINE_MS)
     if p99 > P99_MS + excused:
         late.append(f"lag p99 {p99:.1f} ms")
@@ -66,7 +66,7 @@ async def keep_in_time(
         f"{counted.connections / seconds:.0f} connections/s, "
         f"{counted.requests / seconds:.0f} requests/s, {counted.logs} logs and "
         f"{counted.users} users made and deleted: lag p50 "
-        f"{percentile(lags, 0.5) * 1000:.1f} ms, p99 {p99:.1f} ms, max {most:.0f} ms "
+        f"{percentile(late_by, 0.5) * 1000:.1f} ms, p99 {p99:.1f} ms, max {most:.0f} ms "
         f"(p99 {alone:.1f} ms with nothing to do: the machine's own); "
         f"{len(calls)} calls that could block it; in debug mode {len(slow)} callbacks of more than "
         "100 ms of processor time"
@@ -74,13 +74,13 @@ async def keep_in_time(
     return Outcome("R-19", "the loop under load", figures, tuple(problems), tuple(late))
 
 
-class _Probed(BrokerProcess):
+class Probed(BrokerProcess):
     def __init__(self, directory: Path, notes: Path, module: str = "probe") -> None:
         super().__init__(directory, "--http-port", "0", env={"LEVERET_HTTP_ENABLED": "true"})
         self.program = ("-m", f"tests.torture.security.{module}", str(notes))
 
 
-async def _lags(broker: BrokerProcess, path: Path) -> list[float]:
+async def lags(broker: BrokerProcess, path: Path) -> list[float]:
     return [float(lag) for lag in (await notes(broker, path)).split()]
 
 
@@ -135,7 +135,7 @@ async def _slow_callbacks(directory: Path, seconds: float) -> list[str]:
 async def _said_under_load(directory: Path, module: str, seconds: float) -> list[str]:
     """What a broker that is watched by this module writes down; not what it did to start."""
     path = directory.with_name(module)
-    broker = _Probed(directory, path, module)
+    broker = Probed(directory, path, module)
     await broker.start()
     await ask(broker, time.monotonic() + 0.1, Counted())  # the API is imported for this
     await notes(broker, path)
