@@ -234,3 +234,11 @@ def vhost_for(broker: Broker, user: User, name: str) -> VirtualHost:
     if not sees_everything(user) and not broker.users.may_enter(user.name, name):
         raise ApiError(403, f"access to vhost '{name}' refused for user '{user.name}'")
     return vhost
+
+
+async def _vhost_of_path(vhost: str, hub: Hub, user: CurrentUser) -> VirtualHost:
+    return vhost_for(hub, user, vhost)
+
+
+InVhost = Annotated[VirtualHost, Depends(_vhost_of_path)]
+"""The same as a dependency: found out before what a body holds is looked at."""

@@ -13,6 +13,7 @@ from typing import Any
 from http_admin.errors import bad_request
 from leveret.model.message import Address, Message
 from leveret.model.properties import NAMES, decode_properties, encode_properties
+from leveret.model.tables import check_extent
 
 _WHOLE = {"delivery_mode": 255, "priority": 255, "timestamp": (1 << 64) - 1}
 
@@ -23,7 +24,7 @@ def message_of(exchange: str, routing_key: str, properties: dict[str, Any], body
     try:
         address = Address.of(exchange, routing_key)
         return Message.build(address, encode_properties(values), body)
-    except (ValueError, TypeError, OverflowError, RecursionError, struct.error) as error:
+    except (ValueError, TypeError, OverflowError, struct.error) as error:
         raise bad_request(f"cannot be written as AMQP: {error}") from error
 
 
@@ -42,11 +43,20 @@ def _check(name: str, value: Any) -> None:
     if name == "headers":
         if not isinstance(value, dict):
             raise bad_request("property headers must be an object")
+        _check_headers(value)
     elif most is not None:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
             raise bad_request(f"property {name} must be a whole number from 0 to {most}")
     elif not isinstance(value, str):
         raise bad_request(f"property {name} must be a string")
+
+
+def _check_headers(headers: dict[str, Any]) -> None:
+    """Before they are encoded, which takes long where they are many."""
+    try:
+        check_extent(headers)
+    except ValueError as error:
+        raise bad_request(f"headers cannot be written as AMQP: {error}") from None
 
 
 def shown_properties(properties: bytes) -> dict[str, Any]:

@@ -32,6 +32,7 @@ _NAMES = {
 
 _PAGING = (("query", "page"), ("query", "page_size"))
 _NO_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")
+_TOLD = 20
 _OFF_LIMITS = ("greater_than_equal", "less_than_equal")
 
 
@@ -79,7 +80,7 @@ def install(app: FastAPI) -> None:
         wrong = error.errors()
         is_off = any(one["loc"] in _PAGING and one["type"] in _OFF_LIMITS for one in wrong)
         name = "invalid_pagination_parameters" if is_off else ""
-        return error_response(400, "; ".join(map(_sentence, wrong)), name=name)
+        return error_response(400, "; ".join(map(_sentence, wrong[:_TOLD])), name=name)
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JsonAnswer:

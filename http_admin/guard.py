@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_admin.auth import CUT_OFF, LET_IN, TARGET, current_user
-from http_admin.bodies import SHORT, Bodies, announced, limit_for, read_body
+from http_admin.bodies import SHORT, Bodies, announced, limit_for, read_body, values_for
 from http_admin.errors import ApiError, error_response
 from http_admin.paths import routed_path
 from http_admin.turns import leave
@@ -202,7 +202,7 @@ class Guard:
         user = await current_user(Request(scope)) if is_api and path not in _OPEN else None
         limit = limit_for(path, self._broker, user)
         async with self._bodies.room(announced(headers, limit)):
-            body = await read_body(limit, receive)
+            body = await read_body(limit, receive, values_for(path))
             if is_api:
                 # Like RabbitMQ, take every body for JSON: `curl -d` calls it a form.
                 MutableHeaders(scope=scope)["content-type"] = "application/json"

@@ -23,6 +23,7 @@ class _Segment(Convertor[str]):
         return value
 
 
+DEFAULT_EXCHANGE = "amq.default"
 _SLASHES = re.compile("//+")
 
 register_url_convertor("seg", _Segment())
@@ -33,6 +34,11 @@ def tidy(path: str) -> str:
     if not path.startswith("/api/"):
         return path
     return _SLASHES.sub("/", path).rstrip("/")
+
+
+def exchange_name(segment: str) -> str:
+    """The default exchange has no name in AMQP, so URLs call it amq.default."""
+    return "" if segment == DEFAULT_EXCHANGE else segment
 
 
 def routed_path(scope: Scope) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
@@ -12,6 +14,7 @@ from http_admin.routes.logs import (
     CommitBody,
     FetchBody,
     RecordRow,
+    granted,
     place,
     record_row,
     require,
@@ -86,10 +89,14 @@ async def fetch_as_member(
 
 @router.post(_MEMBERS + "/{member:seg}/commit", response_model=Committed)
 async def commit_as_member(
-    vhost: str, name: str, group: str, member: str, hub: Hub, user: CurrentUser, body: CommitBody
+    where: Annotated[str, granted(Action.LOG_GROUP)],
+    name: str,
+    group: str,
+    member: str,
+    hub: Hub,
+    body: CommitBody,
 ) -> Row:
     """Everything below these offsets is done; partitions that moved meanwhile stay as they are."""
-    where = require(hub, user, vhost, Action.LOG_GROUP, name)
     found = hub.logs.member(where, name, group, member)
     return {"offsets": await hub.logs.commit_as(found, body.offsets)}
 

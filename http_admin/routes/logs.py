@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, BeforeValidator, Field
 
 from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
 from http_admin.content import body_of, checked_properties, shown_body, shown_values
@@ -16,6 +16,7 @@ from http_admin.turns import InTurn, in_turn
 from http_admin.views import Row
 from leveret.broker import Action, Broker, User
 from leveret.broker.logs import LogRecord, NewRecord
+from queues.stream.spec import MAX_PARTITIONS
 
 router = APIRouter(prefix="/api", tags=["logs"])
 LONGEST_WAIT = 20.0
@@ -24,7 +25,7 @@ MOST_READ = 1_000
 
 
 class LogBody(BaseModel):
-    partitions: int = Field(default=1, ge=1, le=1_000)
+    partitions: int = Field(default=1, ge=1, le=MAX_PARTITIONS)
     max_age: str | None = Field(default=None, description="How long records are kept, as 7D.")
     max_length_bytes: int | None = Field(default=None, ge=1)
     cleanup_policy: str | None = Field(default=None, description="delete or compact.")
@@ -98,6 +99,15 @@ def require(hub: Broker, user: User, vhost: str, action: Action, name: str) -> s
     held = vhost_for(hub, user, vhost)
     hub.users.demand(user.name, held.name, action, log=name)
     return held.name
+
+
+def granted(action: Action) -> Any:
+    """The same as a dependency: found out before what a body holds is looked at."""
+
+    async def check(vhost: str, name: str, hub: Hub, user: CurrentUser) -> str:
+        return require(hub, user, vhost, action, name)
+
+    return Depends(check)
 
 
 @router.get("/logs", response_model=list[Log])
@@ -204,10 +214,9 @@ def record_row(record: LogRecord) -> Row:
 
 @router.post("/logs/{vhost:seg}/{name:seg}/publish", response_model=Stored)
 async def publish_records(
-    vhost: str, name: str, hub: Hub, user: CurrentUser, body: RecordsBody
+    where: Annotated[str, granted(Action.LOG_APPEND)], name: str, hub: Hub, body: RecordsBody
 ) -> Row:
     """Append records; the answer comes when they are on disk."""
-    where = require(hub, user, vhost, Action.LOG_APPEND, name)
     records = [_new_record(one) for one in body.records]
     return {"published": await hub.logs.publish(where, name, records)}
 
@@ -276,8 +285,17 @@ class FetchBody(BaseModel):
     wait: float = Field(default=0, ge=0, le=LONGEST_WAIT)
 
 
+def _as_many_as_partitions(offsets: Any) -> Any:
+    """Before each is looked at."""
+    if isinstance(offsets, dict) and len(offsets) > MAX_PARTITIONS:
+        raise ValueError(f"a log has at most {MAX_PARTITIONS} partitions")
+    return offsets
+
+
 class CommitBody(BaseModel):
-    offsets: dict[int, int] = Field(description="Per partition, the next offset to read.")
+    offsets: Annotated[dict[int, int], BeforeValidator(_as_many_as_partitions)] = Field(
+        description="Per partition, the next offset to read."
+    )
 
 
 class ResetBody(BaseModel):
@@ -330,10 +348,13 @@ async def fetch_records(
 
 @router.post("/logs/{vhost:seg}/{name:seg}/groups/{group:seg}/commit", status_code=204)
 async def commit_offsets(
-    vhost: str, name: str, group: str, hub: Hub, user: CurrentUser, body: CommitBody
+    where: Annotated[str, granted(Action.LOG_GROUP)],
+    name: str,
+    group: str,
+    hub: Hub,
+    body: CommitBody,
 ) -> None:
     """Everything below these offsets is done."""
-    where = require(hub, user, vhost, Action.LOG_GROUP, name)
     await hub.logs.commit(where, name, group, body.offsets)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
 
-from http_admin.auth import CurrentUser, Hub, vhost_for
+from exchange import Exchange
+from http_admin.auth import CurrentUser, Hub, InVhost, vhost_for
 from http_admin.content import body_of, message_of, shown_body, shown_properties
 from http_admin.durable import until_durable
 from http_admin.errors import ApiError, not_found
 from http_admin.fields import Object, Table
 from http_admin.listing import SLICE, written
-from http_admin.routes.topology import exchange_name
+from http_admin.paths import exchange_name
 from http_admin.shapes import BindingRow, MessageProperties
 from http_admin.turns import InTurn, in_turn
 from http_admin.views import Row, binding_row
@@ -47,17 +48,25 @@ class Routed(BaseModel):
     routed: bool = Field(description="Whether at least one queue got the message.")
 
 
+async def _may_publish(held: InVhost, name: str, hub: Hub, user: CurrentUser) -> Exchange:
+    """The exchange; rights are looked at before what the body holds is."""
+    exchange = held.exchange(exchange_name(name))
+    hub.users.demand(user.name, held.name, Action.PUBLISH, exchange=exchange.name)
+    return exchange
+
+
 @router.post("/exchanges/{vhost:seg}/{name:seg}/publish", response_model=Routed)
 async def publish_message(
-    vhost: str, name: str, hub: Hub, user: CurrentUser, body: PublishBody
+    exchange: Annotated[Exchange, Depends(_may_publish)],
+    held: InVhost,
+    hub: Hub,
+    user: CurrentUser,
+    body: PublishBody,
 ) -> Row:
     """Publish one message; `amq.default` is the default exchange.
 
     The answer comes when a persistent message is on disk in every durable queue it went to.
     """
-    held = vhost_for(hub, user, vhost)
-    exchange = held.exchange(exchange_name(name))
-    hub.users.demand(user.name, held.name, Action.PUBLISH, exchange=exchange.name)
     if hub.alarms.reason:
         raise ApiError(503, f"publishing is blocked: {hub.alarms.reason}")
     content = body_of(body.payload, body.payload_encoding)
@@ -226,8 +235,7 @@ class RouteAnswer(BaseModel):
 
 
 @router.post("/route/{vhost:seg}", response_model=RouteAnswer)
-def dry_run(vhost: str, hub: Hub, user: CurrentUser, body: RouteBody) -> Row:
+def dry_run(held: InVhost, body: RouteBody) -> Row:
     """Which queues a message with this key and these headers would reach; nothing is published."""
-    held = vhost_for(hub, user, vhost)
     way = find_way(held, exchange_name(body.exchange), body.routing_key, body.headers)
     return {"queues": list(way.queues), "path": [binding_row(held, one) for one in way.path]}

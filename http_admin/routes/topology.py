@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 
 from bindings import Binding, Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec
 from http_admin import shapes
-from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
+from http_admin.auth import CurrentUser, Hub, InVhost, vhost_for, visible_vhosts
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.fields import Table
 from http_admin.listing import List, Wanted, listed, written
+from http_admin.paths import exchange_name
 from http_admin.queue_columns import quick_queue_columns
 from http_admin.samples import SampleRange, Samples
 from http_admin.shapes_clients import ExchangePage, QueuePage
@@ -31,16 +32,8 @@ from leveret.broker import Action, Broker, User, VirtualHost, governing
 from queues import HeldQueue, QueueSpec
 
 router = APIRouter(prefix="/api")
-DEFAULT_EXCHANGE = "amq.default"
 IfUnused = Annotated[bool, Query(alias="if-unused")]
 IfEmpty = Annotated[bool, Query(alias="if-empty")]
-
-
-def exchange_name(segment: str) -> str:
-    """The default exchange has no name in AMQP, so URLs call it amq.default."""
-    return "" if segment == DEFAULT_EXCHANGE else segment
-
-
 _BINDS = {"queue": Action.QUEUE_BIND, "exchange": Action.EXCHANGE_BIND}
 _UNBINDS = {"queue": Action.QUEUE_UNBIND, "exchange": Action.EXCHANGE_UNBIND}
 
@@ -115,9 +108,15 @@ def get_exchange(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Sa
     return {**row, "incoming": [], "outgoing": []}
 
 
+async def _may_declare_exchange(vhost: str, name: str, hub: Hub, user: CurrentUser) -> VirtualHost:
+    held = vhost_for(hub, user, vhost)
+    _demand(hub, user, held, Action.EXCHANGE_DECLARE, exchange=name)
+    return held
+
+
 @router.put("/exchanges/{vhost:seg}/{name:seg}", tags=["exchanges"], status_code=201)
 async def put_exchange(
-    vhost: str,
+    held: Annotated[VirtualHost, Depends(_may_declare_exchange)],
     name: str,
     hub: Hub,
     user: CurrentUser,
@@ -125,9 +124,7 @@ async def put_exchange(
     body: ExchangeBody | None = None,
 ) -> None:
     """Declare an exchange. Without `durable` it is gone after a restart, as with RabbitMQ."""
-    held = vhost_for(hub, user, vhost)
     wanted = body or ExchangeBody()
-    _demand(hub, user, held, Action.EXCHANGE_DECLARE, exchange=name)
     spec = ExchangeSpec(
         name,
         wanted.type,
@@ -238,9 +235,16 @@ def get_queue(vhost: str, name: str, hub: Hub, user: CurrentUser, samples: Sampl
     return row
 
 
+async def _may_declare_queue(vhost: str, name: str, hub: Hub, user: CurrentUser) -> VirtualHost:
+    """The vhost; rights are looked at before what the body holds is."""
+    held = vhost_for(hub, user, vhost)
+    _demand(hub, user, held, Action.QUEUE_DECLARE, queue=name)
+    return held
+
+
 @router.put("/queues/{vhost:seg}/{name:seg}", tags=["queues"], status_code=201)
 async def put_queue(
-    vhost: str,
+    held: Annotated[VirtualHost, Depends(_may_declare_queue)],
     name: str,
     hub: Hub,
     user: CurrentUser,
@@ -248,9 +252,7 @@ async def put_queue(
     body: QueueBody | None = None,
 ) -> None:
     """Declare a queue. Without `durable` it is gone after a restart, as with RabbitMQ."""
-    held = vhost_for(hub, user, vhost)
     wanted = body or QueueBody()
-    _demand(hub, user, held, Action.QUEUE_DECLARE, queue=name)
     governing.require_dead_letters(hub, user.name, held, name, wanted.arguments)
     existed = name in held.queues
     spec = QueueSpec(name, wanted.durable, False, wanted.auto_delete, wanted.arguments)
@@ -381,7 +383,7 @@ def bindings_between(
     status_code=201,
 )
 async def add_binding(
-    vhost: str,
+    held: InVhost,
     source: str,
     kind: str,
     destination: str,
@@ -391,7 +393,6 @@ async def add_binding(
     body: BindingBody | None = None,
 ) -> None:
     """Bind; the answer's Location names the binding."""
-    held = vhost_for(hub, user, vhost)
     _between(held, source, kind, destination)
     wanted = body or BindingBody()
     to = Destination(_KINDS[kind], destination)

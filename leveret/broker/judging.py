@@ -6,8 +6,9 @@ Plain functions. What a message says of its sender and its time must be true; fu
 
 from __future__ import annotations
 
+from leveret.config import Settings
 from leveret.model.errors import PreconditionFailed
-from leveret.model.message import Message
+from leveret.model.message import FRAME_OVERHEAD, Message
 from leveret.model.properties import Scan, edit_headers
 from leveret.model.tables import Table
 
@@ -15,6 +16,18 @@ LONGEST_TTL_MS = 315_360_000_000
 MOST_COPIES = 1_000
 """Each key is matched at every exchange on the way."""
 _BLIND = frozenset({"BCC"})
+
+
+def check_size(message: Message, settings: Settings) -> None:
+    """What frames hold an AMQP client to, whose properties come in one and leave in one."""
+    size, most = message.body_size, settings.max_message_size
+    if size > most:
+        raise PreconditionFailed(f"message size {size} is larger than max size {most}")
+    header, frame_max = message.header_size + FRAME_OVERHEAD, settings.frame_max
+    if header > frame_max:
+        raise PreconditionFailed(
+            f"properties and headers make a frame of {header} octets, larger than {frame_max}"
+        )
 
 
 def check_claims(scan: Scan, user: str) -> None:

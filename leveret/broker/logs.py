@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from leveret.broker.judging import check_size
 from leveret.broker.log_keeper import LogKeeper
 from leveret.broker.log_members import Joining, LogMember, LogMembers, Place
 from leveret.broker.log_views import (
@@ -132,6 +133,8 @@ class Logs:
                     f"log '{name}' has the partitions 0 to {last}, not {record.partition}"
                 )
         messages = [_message(exchange, record) for record in records]
+        for message in messages:
+            check_size(message, self._broker.settings)
         for message in messages:
             message.time_ms = self._broker.clock.wall_ms()
             if held.enqueue(message) is Enqueued.REJECTED:

@@ -17,7 +17,7 @@ from bindings import Binding, Destination, DestinationKind
 from exchange import explain_route, route
 from leveret.broker import firehose
 from leveret.broker.access.rights import Action
-from leveret.broker.judging import check_claims, copy_keys, without_blind_copies
+from leveret.broker.judging import check_claims, check_size, copy_keys, without_blind_copies
 from leveret.broker.names import require_open
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
 from leveret.model.message import Message
@@ -79,11 +79,8 @@ def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) ->
 
 
 def _judge(broker: Broker, user: User, message: Message) -> None:
-    scan, limit = message.scan, broker.settings.max_message_size
-    if message.body_size > limit:
-        raise PreconditionFailed(
-            f"message size {message.body_size} is larger than max size {limit}"
-        )
+    check_size(message, broker.settings)
+    scan = message.scan
     check_claims(scan, user.name)
     if scan.reply_to == DIRECT_REPLY_TO:
         raise PreconditionFailed("fast reply consumer does not exist")

@@ -18,6 +18,8 @@ from leveret.model.errors import ProtocolError
 
 MAX_DEPTH = 32
 MAX_FIELDS = 4096
+MAX_ARGUMENTS = 128 * 1024
+"""Octets of a table that is not told over AMQP: what a frame holds that is not asked for larger."""
 _OWN_DEPTH = 48
 _OWN_FIELDS = 1 << 30
 
@@ -193,10 +195,34 @@ def _encode_value(value: Any) -> bytes:
 def check_sayable(table: Mapping[str, Any]) -> None:
     """Refuse with a ValueError what no client could have sent over AMQP."""
     try:
+        check_extent(table)
         encoded = encode_table(table)
         check_table(encoded, 0, len(encoded))
-    except (ValueError, TypeError, RecursionError, ProtocolError) as error:
+    except (ValueError, TypeError, ProtocolError) as error:
         raise ValueError(f"cannot be written as AMQP: {error}") from None
+    if len(encoded) > MAX_ARGUMENTS:
+        raise ValueError(f"cannot be written as AMQP: longer than {MAX_ARGUMENTS} octets")
+
+
+def check_extent(table: Mapping[str, Any]) -> None:
+    """Refuse with a ValueError more fields or levels than `check_table` would.
+
+    Looks at no more of them than there may be, whatever the table holds: encoding it comes later.
+    """
+    fields = 0
+    level: list[Any] = [table]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for holder in level:
+            fields += len(holder)
+            if fields > MAX_FIELDS:
+                raise ValueError(f"table has more than {MAX_FIELDS} fields")
+            values = holder.values() if isinstance(holder, Mapping) else holder
+            inner += [value for value in values if isinstance(value, Mapping | list | tuple)]
+        if not inner:
+            return
+        level = inner
+    raise ValueError(f"table nested deeper than {MAX_DEPTH}")
 
 
 def field_spans(data: bytes, start: int = 0) -> list[tuple[str, str, int, int]]:

@@ -7,11 +7,14 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import leveret
-from http_admin.bodies import SHORT, STRANGERS_BODY, Bodies
+from http_admin.bodies import SHORT, STRANGERS_BODY, Bodies, has_more_values
 from leveret.model.store import PermissionDefinition
 
 PATIENCE = 30.0
@@ -111,11 +114,55 @@ async def test_long_bodies_are_for_those_who_may_use_them() -> None:
             reader, writer = await _ask(running, path, length, user="few")
             assert await _status(reader) == 413
             await _drop(writer)
-        users.set_permission(PermissionDefinition("few", "/", "", "^$", ""))
-        publish = "/api/exchanges/%2F/amq.default/publish"
-        reader, writer = await _ask(running, publish, length, user="few", begun=b" " * 2 * MIB)
-        assert await _status(reader) == 400  # taken, and found not to be JSON
-        await _drop(writer)
+        running.broker.add_vhost("other")
+        users.set_permission(PermissionDefinition("few", "/", "", "^mine", ""))
+        users.set_permission(PermissionDefinition("few", "other", "", "", ".*"))
+        for path, status in (
+            ("/api/exchanges/%2F/mine.x/publish", 400),  # taken, and found not to be JSON
+            ("/api/logs/%2F/mine.l/publish", 400),
+            ("/api/exchanges/%2F/amq.default/publish", 413),
+            ("/api/exchanges/other/mine.x/publish", 413),
+            ("/api/exchanges/none/mine.x/publish", 413),
+            ("/api/logs/%2F/l/publish", 413),
+            ("/api/queues/%2F/mine.x/publish", 413),
+        ):
+            reader, writer = await _ask(running, path, length, user="few", begun=b" " * 2 * MIB)
+            assert await _status(reader) == status, path
+            await _drop(writer)
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=30,
+)
+
+
+def _places(value: Any) -> int:
+    """What it holds at every level, and one for each that holds nothing."""
+    if not isinstance(value, dict | list):
+        return 0
+    inside = value.values() if isinstance(value, dict) else value
+    return max(1, len(value)) + sum(map(_places, inside))
+
+
+@given(JSON, st.integers(0, 40))
+def test_values_are_counted_without_being_made(value: Any, most: int) -> None:
+    body = json.dumps(value).encode()
+    # A value takes two octets: a body so short needs no count.
+    expected = _places(value) > most and len(body) > 2 * most
+    assert has_more_values(body, most) == expected
+    assert has_more_values(json.dumps(value, ensure_ascii=False).encode(), most) in (
+        expected,
+        _places(value) > most,
+    )
+
+
+@pytest.mark.parametrize("text", [",", "[{", '\\"', "\\\\", '",\\",'])
+def test_texts_hold_no_values(text: str) -> None:
+    body = json.dumps({"payload": text * 100_000, "properties": {}}).encode()
+    assert not has_more_values(body, 100)
+    assert has_more_values(b"[" + b",".join([body] * 60) + b"]", 100)
 
 
 async def test_bodies_beyond_the_budget_wait_their_turn_and_short_ones_do_not() -> None:
