@@ -1,4 +1,4 @@
-"""R-16, R-18, R-30, R-33, R-41 and R-49 in forms short enough for every test run.
+"""R-16, R-18, R-30, R-33, R-41, R-43 and R-49 in forms short enough for every test run.
 
 Trimmed: hundreds instead of tens of thousands, but for the names: 10,000 queues and as many
 bindings. Passwords (R-39) and TLS (R-38) have their cases in tests/security; `make torture` runs
@@ -7,6 +7,7 @@ the long forms of all.
 
 import pytest
 
+from tests.torture.security.bombs import drop_bombs
 from tests.torture.security.crowd import churn, give_back, stay_idle
 from tests.torture.security.fuzz import fuzz_live
 from tests.torture.security.names import flood_names
@@ -44,6 +45,11 @@ async def test_r33_mutated_sessions_do_no_harm(tmp_path):
 
 async def test_r41_rights_are_taken_from_who_publishes_and_consumes(tmp_path):
     outcome = await revoke(tmp_path / "run", 1, SEED)
+    assert outcome.safe, str(outcome)
+
+
+async def test_r43_bodies_that_would_take_long_do_not(tmp_path):
+    outcome = await drop_bombs(tmp_path / "run", 1, SEED)
     assert outcome.safe, str(outcome)
 
 

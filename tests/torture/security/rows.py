@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.torture.security.bombs import FuzzedAndBombed
 from tests.torture.suites import Suite
 
 PERMISSIONS = Suite(
@@ -17,16 +18,22 @@ ROUTES = Suite(
     "every route the application has, as nobody and as five roles, in an own and a foreign vhost, "
     "with every other method: {cases} cases, no gap",
 )
-FUZZED = Suite(
-    "R-43",
-    "fuzzed HTTP API",
-    (
-        "tests/http/test_fuzz.py",
-        "tests/http/test_errors.py",
-        "tests/security/test_limits.py",
-    ),
-    "{size} requests to each operation as six users, and walks along what answers say: {cases} "
-    "cases, no answer of 500, none that differs from its description",
+FUZZED = FuzzedAndBombed(
+    Suite(
+        "R-43",
+        "fuzzed HTTP API",
+        (
+            "tests/http/test_fuzz.py",
+            "tests/http/test_errors.py",
+            "tests/http/test_extent.py",
+            "tests/security/test_bodies.py",
+            "tests/security/test_limits.py",
+        ),
+        "{size} requests to each operation as five users, a third as many that go against its "
+        "description, and walks of each user along what answers say, with a client of AMQP that "
+        "goes on beside: {cases} cases, no answer of 500 (503 of health checks apart), none that "
+        "differs from its description",
+    )
 )
 SCRIPTED = Suite(
     "R-44",
