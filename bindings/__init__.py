@@ -5,9 +5,10 @@ from bindings.headers import HeadersMatcher
 from bindings.matchers import DirectMatcher, FanoutMatcher, Matcher
 from bindings.partition import PartitionMatcher
 from bindings.spreading import ConsistentHashMatcher, ModulusHashMatcher, RandomMatcher
-from bindings.topic import TopicMatcher
+from bindings.topic import MOST_STEPS, TopicMatcher
 
 __all__ = [
+    "MOST_STEPS",
     "Binding",
     "ConsistentHashMatcher",
     "Destination",

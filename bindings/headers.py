@@ -56,6 +56,7 @@ def same_value(left: Any, right: Any) -> bool:
 class HeadersMatcher:
     depends_on_key_alone = False
     ignores_key = True
+    steps = 0
 
     def __init__(self) -> None:
         self._rules: dict[Binding, _Rule] = {}

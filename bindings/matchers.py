@@ -15,10 +15,12 @@ class Matcher(Protocol):
 
     `depends_on_key_alone` promises that equal routing keys give equal answers until the bindings
     change, so that the answer may be kept. `ignores_key`: all keys of a message give the same one.
+    `steps`: how much a match may have to look at, where that depends on how keys are bound.
     """
 
     depends_on_key_alone: bool
     ignores_key: bool
+    steps: int
 
     def add(self, binding: Binding) -> None: ...
 
@@ -34,6 +36,7 @@ class DirectMatcher:
 
     depends_on_key_alone = True
     ignores_key = False
+    steps = 0
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[Binding, None]] = {}
@@ -59,6 +62,7 @@ class FanoutMatcher:
 
     depends_on_key_alone = True
     ignores_key = True
+    steps = 0
 
     def __init__(self) -> None:
         self._bindings: dict[Binding, None] = {}

@@ -22,6 +22,7 @@ PARTITION_HEADER = "x-partition"
 class PartitionMatcher:
     depends_on_key_alone = False
     ignores_key = False
+    steps = 0
 
     def __init__(self) -> None:
         self._bindings: list[Binding] = []

@@ -29,6 +29,7 @@ class _OneOfThem:
 
     depends_on_key_alone = True
     ignores_key = False
+    steps = 0
 
     def __init__(self) -> None:
         self._bindings: list[Binding] = []

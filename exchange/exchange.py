@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bindings import (
+    MOST_STEPS,
     Binding,
     ConsistentHashMatcher,
     DirectMatcher,
@@ -88,14 +89,33 @@ class Exchange:
     def __repr__(self) -> str:
         return f"<Exchange {self.name!r} {self.spec.kind} bindings={len(self.bindings)}>"
 
-    def bind(self, binding: Binding) -> bool:
-        """Add a binding; false when it was there already."""
+    def bind(self, binding: Binding, is_stored: bool = False) -> bool:
+        """Add a binding; false when it was there already.
+
+        What is stored was accepted once and stays, however long it makes a match take.
+        """
         if binding in self.bindings:
             return False
+        before = self.matcher.steps
         self.matcher.add(binding)
+        if not is_stored:
+            try:
+                self.require_quick(before)
+            except PreconditionFailed:
+                self.matcher.remove(binding)
+                raise
         self.bindings[binding] = None
         self.had_bindings = True
         return True
+
+    def require_quick(self, before: int = 0) -> None:
+        """Refuse bindings that make a match take too long, unless it took as long before."""
+        if self.matcher.steps > max(before, MOST_STEPS):
+            raise PreconditionFailed(
+                f"exchange '{self.name}' has binding keys with wildcards in too many different "
+                f"places: matching one routing key could take {self.matcher.steps} steps, and "
+                f"{MOST_STEPS} are the most"
+            )
 
     def unbind(self, binding: Binding) -> bool:
         """Remove a binding; false when there was none."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from bindings import Binding, DestinationKind
+from bindings import MOST_STEPS, Binding, DestinationKind, TopicMatcher
 from exchange import Exchange
 from leveret.broker.definition_file import Import
-from leveret.broker.import_names import Names
+from leveret.broker.import_names import Names, Place
 from leveret.broker.names import RESERVED
 from leveret.broker.parameters import GLOBAL
 from leveret.model.errors import PreconditionFailed
@@ -39,10 +39,11 @@ def check(broker: Broker, plan: Import) -> None:
         if one.user not in users:
             raise PreconditionFailed(f"no user '{one.user}': neither here nor in the file")
     broker.users.require_administrator(users.values())
-    _check_bindings(plan, Names(broker, plan))
+    _check_bindings(broker, plan, Names(broker, plan))
 
 
-def _check_bindings(plan: Import, names: Names) -> None:
+def _check_bindings(broker: Broker, plan: Import, names: Names) -> None:
+    topics: dict[Place, Exchange] = {}
     for vhost, one in plan.bindings:
         is_queue = one.destination.kind is DestinationKind.QUEUE
         if (vhost, one.destination.name) not in (names.queues if is_queue else names.exchanges):
@@ -52,7 +53,22 @@ def _check_bindings(plan: Import, names: Names) -> None:
         if source is None:
             raise PreconditionFailed(f"no exchange '{one.source}' in vhost '{vhost}' to bind")
         made = Binding.of(one.source, one.destination, one.routing_key, one.arguments)
-        Exchange(source).bind(made)  # refuses what means nothing there
+        bound = topics.get((vhost, one.source)) or Exchange(source)
+        bound.bind(made, is_stored=True)  # refuses what means nothing there
+        if isinstance(bound.matcher, TopicMatcher):
+            topics[vhost, one.source] = bound
+    for (vhost, name), bound in topics.items():
+        held = broker.vhosts[vhost].exchanges.get(name) if vhost in broker.vhosts else None
+        _require_quick(bound, held)
+
+
+def _require_quick(new: Exchange, held: Exchange | None) -> None:
+    """Judge what is to be bound together with what is; one by one may take no less than both."""
+    before = held.matcher.steps if held is not None else 0
+    if held is not None and new.matcher.steps + before > MOST_STEPS:
+        for binding in held.bindings:
+            new.bind(binding, is_stored=True)
+    new.require_quick(before)
 
 
 def apply(broker: Broker, plan: Import) -> None:

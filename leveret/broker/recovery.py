@@ -125,6 +125,7 @@ def _take_up_binding(broker: Broker, definition: BindingDefinition) -> None:
         Destination(kind, definition.destination),
         definition.routing_key,
         load_arguments(definition.arguments),
+        is_stored=True,
     )
 
 

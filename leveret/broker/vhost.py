@@ -328,14 +328,19 @@ class VirtualHost:
     # Bindings ----------------------------------------------------------------------------------
 
     def bind(
-        self, source: str, destination: Destination, key: str, arguments: Mapping[str, Any]
+        self,
+        source: str,
+        destination: Destination,
+        key: str,
+        arguments: Mapping[str, Any],
+        is_stored: bool = False,
     ) -> None:
         _require_named(source, destination)
         exchange = self.exchange(source)
         self._require_destination(destination)
         check_length("routing key", key)
         binding = Binding.of(source, destination, key, arguments)
-        if not exchange.bind(binding):
+        if not exchange.bind(binding, is_stored):
             return
         self._bindings_to.setdefault(destination, {})[binding] = None
         self.version += 1
