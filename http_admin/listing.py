@@ -24,7 +24,7 @@ Row = dict[str, Any]
 LARGEST_PAGE = 500
 SLICE = 200
 MOST_COLUMNS, DEEPEST_COLUMN = 200, 8
-FILTER_SECONDS, FILTER_SECONDS_EACH = 0.1, 0.00001
+FILTER_SECONDS, FILTER_SECONDS_EACH, FILTER_SECONDS_AT_ONCE = 0.1, 0.00001, 0.005
 """Of processor time. A name takes a few microseconds; with a pattern made for it, milliseconds."""
 
 
@@ -85,7 +85,7 @@ async def listed(
     `quick` reads columns straight from an object: sorting by one of them needs no rows. Other work
     is let in while the rows are made and written.
     """
-    choice = _choose(objects, ask, name_of, quick or {})
+    choice = await _choose(objects, ask, name_of, quick or {})
     if not choice.by_row:
         return _answer(choice, ask, await written(choice.page(ask), row, ask.columns))
     rows: list[Row] = []
@@ -129,14 +129,14 @@ class _Choice(Generic[T]):
         return _page(self.kept, ask)
 
 
-def _choose(
+async def _choose(
     objects: Iterable[T],
     ask: Wanted,
     name_of: Callable[[T], str],
     quick: Mapping[str, Callable[[T], Any]],
 ) -> _Choice[T]:
     everything = list(objects)
-    kept = _filter(everything, ask, name_of)
+    kept = await _filter(everything, ask, name_of)
     keys: Mapping[str, Callable[[T], Any]] = {"name": name_of, **quick}
     by_row = bool(ask.sort) and ask.sort not in keys
     if ask.sort and not by_row:
@@ -159,24 +159,30 @@ def _answer(choice: _Choice[Any], ask: Wanted, rows: Written) -> Any:
     }
 
 
-def _filter(objects: list[T], ask: Wanted, name_of: Callable[[T], str]) -> list[T]:
+async def _filter(objects: list[T], ask: Wanted, name_of: Callable[[T], str]) -> list[T]:
     if not ask.name:
         return objects
     if not ask.use_regex:
         wanted_name = ask.name.lower()
         return [one for one in objects if wanted_name in name_of(one).lower()]
-    return _matching(objects, ask.name, name_of)
+    return await _matching(objects, ask.name, name_of)
 
 
-def _matching(objects: list[T], text: str, name_of: Callable[[T], str]) -> list[T]:
-    """Nobody else is served meanwhile, so a pattern that takes very long is refused."""
+async def _matching(objects: list[T], text: str, name_of: Callable[[T], str]) -> list[T]:
+    """Others are served in between, and a pattern that takes very long is refused."""
     found, kept = asked(text), []
-    latest = time.thread_time() + FILTER_SECONDS + FILTER_SECONDS_EACH * len(objects)
+    left = FILTER_SECONDS + FILTER_SECONDS_EACH * len(objects)
+    began = time.thread_time()
     for one in objects:
         if found.search(name_of(one)) is not None:
             kept.append(one)
-        if time.thread_time() > latest:
+        used = time.thread_time() - began
+        if used > left:
             raise bad_request("this pattern takes too long to look for; a simpler one will do")
+        if used > FILTER_SECONDS_AT_ONCE:
+            left -= used
+            await asyncio.sleep(0)
+            began = time.thread_time()
     return kept
 
 

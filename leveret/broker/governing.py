@@ -8,6 +8,7 @@ a log is governed by the policies of its own name, or else by those of its log. 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import VirtualHost
 
 AT_ONCE = 200
+AT_ONCE_SECONDS = 0.005
+"""Of processor time: a pattern made for it takes milliseconds for one name."""
 KEEP = {"full": Keep.FULL, "metadata": Keep.METADATA, "off": Keep.NOTHING}
 
 
@@ -41,14 +44,15 @@ def _apply_some(broker: Broker, vhost: VirtualHost, left: Iterator[Exchange | He
     """Unless another change has begun anew."""
     if vhost.ungoverned is not left:
         return
-    some = list(islice(left, AT_ONCE))
-    for made in some:
+    until = time.thread_time() + AT_ONCE_SECONDS
+    for number, made in enumerate(islice(left, AT_ONCE), 1):
         there = vhost.exchanges if isinstance(made, Exchange) else vhost.queues
         if there.get(made.name) is made:
             apply_policy(broker, vhost, made)
+        if number == AT_ONCE or time.thread_time() > until:
+            broker.turn.later(lambda: _apply_some(broker, vhost, left))
+            break
     vhost.version += 1
-    if len(some) == AT_ONCE:
-        broker.turn.later(lambda: _apply_some(broker, vhost, left))
 
 
 def apply_policy(broker: Broker, vhost: VirtualHost, made: Exchange | HeldQueue) -> None:
