@@ -56,7 +56,7 @@ async def split_sessions(
         cuts = Cuts.read(await notes(broker, file))
     finally:
         await broker.stop()
-    problems += _too_few(cuts, splits - mixed)
+    problems += too_few(cuts, splits - mixed)
     figures = (
         f"{splits - mixed} sessions cut at random, or octet by octet, {mixed} with the content of "
         f"2 to 20 channels shuffled, frame by frame, and cut; the broker received "
@@ -84,7 +84,7 @@ def _play_all(
     return mixed, problems
 
 
-def _too_few(cuts: Cuts, played: int) -> list[str]:
+def too_few(cuts: Cuts, played: int) -> list[str]:
     """Whether the pieces were as small as they should have been, and came to all that was sent."""
     problems = []
     if cuts.octets + cuts.single_octets < played * FEWEST_OCTETS:
