@@ -54,5 +54,5 @@ async def test_r43_bodies_that_would_take_long_do_not(tmp_path):
 
 
 async def test_r49_flood_of_names_is_refused(tmp_path):
-    outcome = await flood_names(tmp_path / "run", 10_000, SEED, users=101)
+    outcome = await flood_names(tmp_path / "run", 10_000, SEED, users=400)
     assert outcome.safe, str(outcome)
