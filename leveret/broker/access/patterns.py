@@ -20,10 +20,12 @@ from leveret.model.errors import PreconditionFailed
 log = logging.getLogger("leveret.broker")
 
 MOST_OCTETS = 4096
+MOST_CLASSES = 256
 MOST_UNICODE_CLASSES = 16  # each takes a tenth of a millisecond to read
 TOO_LARGE = (
-    f"it is too large: at most {MOST_OCTETS} octets, {MOST_UNICODE_CLASSES} classes such as \\pL,"
-    " and some hundred alternatives and repetitions, with {n} counted n times"
+    f"it is too large: at most {MOST_OCTETS} octets, {MOST_CLASSES} classes such as [a-z],"
+    f" {MOST_UNICODE_CLASSES} such as \\pL, and some hundred alternatives and"
+    " repetitions, with {n} counted n times"
 )
 _SHOWN = 200
 
@@ -69,7 +71,12 @@ def asked(text: str) -> re2._Regexp:
 
 
 def _bounded(text: str) -> re2._Regexp:
-    if len(text.encode()) > MOST_OCTETS or len(_UNICODE_CLASS.findall(text)) > MOST_UNICODE_CLASSES:
+    unicode_classes = len(_UNICODE_CLASS.findall(text))
+    if (
+        len(text.encode()) > MOST_OCTETS
+        or text.count("[") > MOST_CLASSES
+        or unicode_classes > MOST_UNICODE_CLASSES
+    ):
         raise re2.error(TOO_LARGE)
     whole = re2.compile(text, _WHOLE)
     branches = _IN_LINE.sub(lambda found: found[1] or found[2], text)
