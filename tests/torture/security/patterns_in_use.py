@@ -172,13 +172,17 @@ def _loop_seconds(broker: BrokerProcess) -> float:
     return int(status.split()[0]) / 1e9
 
 
+def _is_asleep(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/task/{pid}/stat").read_text(encoding="utf-8")
+    return status.rpartition(")")[2].split()[0] == "S"
+
+
 async def _settled(broker: BrokerProcess) -> None:
     """Until the loop has nothing to do but to answer a canary."""
     idle = 0
     for _ in range(MOST_LOOKS):
         await asyncio.sleep(0.005)
-        status = Path(f"/proc/{broker.pid}/task/{broker.pid}/stat").read_text(encoding="utf-8")
-        idle = idle + 1 if status.rpartition(")")[2].split()[0] == "S" else 0
+        idle = idle + 1 if _is_asleep(broker.pid) else 0
         if idle == IDLE_LOOKS:
             return
 
