@@ -41,7 +41,7 @@ def receive(session: Session, data: bytes) -> None:
     else:
         session.wire.set_aside(data)
         _wait_in_line(session)
-    if session.publishes or session.wire.has_more:
+    if session.publishes:
         session.broker.upkeep.came(len(data))
 
 

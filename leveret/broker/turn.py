@@ -19,8 +19,8 @@ from queues import Target
 
 log = logging.getLogger("leveret.broker")
 
-READING_SECONDS = 0.002
-HANDING_OUT_SECONDS = 0.002
+READING_SECONDS = 0.001
+HANDING_OUT_SECONDS = 0.001
 """So long may each of them take; then it is the turn of timers, HTTP and whoever else waits."""
 
 
