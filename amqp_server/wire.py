@@ -41,8 +41,8 @@ from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Message
 FRAME_LIMIT_BEFORE_TUNE = 8192
 HARD_MESSAGE_LIMIT = 512 * 1024 * 1024
 METHODS_AT_ONCE = 25
-MESSAGES_AT_ONCE = 400
-"""Some milliseconds of work; ten thousand fit into one read."""
+MESSAGES_AT_ONCE = 200
+"""A millisecond of work; ten thousand fit into one read."""
 _METHOD = MESSAGES_AT_ONCE // METHODS_AT_ONCE  # messages that take as long
 _ACKS = 4  # that take as long as a message
 

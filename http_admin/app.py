@@ -8,6 +8,7 @@ from http_admin import errors, static
 from http_admin.answers import JsonAnswer
 from http_admin.auth import Doorkeeper
 from http_admin.guard import Guard
+from http_admin.pace import OneByOne
 from http_admin.paths import RawPath
 from http_admin.product import product_version
 from http_admin.registration import register
@@ -39,4 +40,5 @@ def create_app(broker: Broker, surroundings: Surroundings | None = None) -> Fast
     register(app, static.router)
     app.add_middleware(RawPath)
     app.add_middleware(Guard, broker=broker)
+    app.add_middleware(OneByOne)
     return app

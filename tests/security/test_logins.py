@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import platform
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -287,7 +290,7 @@ from concurrent.futures import ThreadPoolExecutor
 from leveret.broker.access import passwords
 def resident():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
-with ThreadPoolExecutor(2, initializer=passwords.give_memory_back) as threads:
+with ThreadPoolExecutor(2, initializer=passwords.prepare_thread) as threads:
     __import__("argon2.low_level")
     before = resident()
     made = list(threads.map(passwords.make, "ab"))
@@ -298,3 +301,12 @@ with ThreadPoolExecutor(2, initializer=passwords.give_memory_back) as threads:
         [sys.executable, "-c", program], check=True, capture_output=True, timeout=120
     ).stdout
     assert int(grown) < passwords.MEMORY_KIB * 1024 // 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there threads have priorities")
+def test_the_loop_goes_before_threads_that_hash() -> None:
+    def nice() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    with ThreadPoolExecutor(1, initializer=passwords.prepare_thread) as threads:
+        assert threads.submit(nice).result() == min(nice() + passwords.STEPS_BACK, 19)

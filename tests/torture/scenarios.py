@@ -29,7 +29,7 @@ from tests.torture.security.flood import flood_memory
 from tests.torture.security.fuzz import fuzz_inside, fuzz_live
 from tests.torture.security.guessing import guess_passwords
 from tests.torture.security.half_open import vanish
-from tests.torture.security.health import keep_in_time, stop_and_go_on
+from tests.torture.security.health import keep_in_time
 from tests.torture.security.many_queues import keep_queues
 from tests.torture.security.matching import match_slowly
 from tests.torture.security.names import flood_names
@@ -38,6 +38,7 @@ from tests.torture.security.rows import ROWS
 from tests.torture.security.scans import scan_tls
 from tests.torture.security.sources import scan_source
 from tests.torture.security.splits import split_sessions
+from tests.torture.security.stopping import stop_and_go_on
 from tests.torture.security.strangers import keep_silent
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.soak import soak

@@ -9,8 +9,9 @@ import pytest
 
 from tests.torture.security.flood import MIB, flood_memory
 from tests.torture.security.half_open import vanish_behind_a_relay
-from tests.torture.security.health import keep_in_time, stop_and_go_on
+from tests.torture.security.health import keep_in_time
 from tests.torture.security.many_queues import keep_queues
+from tests.torture.security.stopping import stop_and_go_on
 from tests.torture.slow_consumer import stall_a_consumer
 from tests.torture.startup import start_and_stop
 
@@ -45,7 +46,7 @@ async def test_r19_everything_at_once_is_served(tmp_path):
 
 
 async def test_r20_nobody_is_closed_for_the_silence_of_the_broker(tmp_path):
-    outcome = await stop_and_go_on(tmp_path / "run", 1, SEED, heartbeat=2)
+    outcome = await stop_and_go_on(tmp_path / "run", 1, SEED, heartbeat=1)
     assert outcome.safe, str(outcome)
 
 

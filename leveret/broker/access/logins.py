@@ -340,7 +340,7 @@ class Logins:
             from concurrent.futures import ThreadPoolExecutor
 
             self._threads = ThreadPoolExecutor(
-                THREADS, thread_name_prefix="leveret-login", initializer=passwords.give_memory_back
+                THREADS, thread_name_prefix="leveret-login", initializer=passwords.prepare_thread
             )
         return self._threads
 

@@ -1,4 +1,4 @@
-"""R-19: how late the loop is under everything at once. R-20: a broker that was stopped."""
+"""R-19: how late the loop is under everything at once."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ import signal
 import time
 from pathlib import Path
 
-from pamqp import commands, frame
-from pamqp import heartbeat as heartbeat_frame
-
-from tests.torture.client import PROPERTIES, Client
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 from tests.torture.security.everything import Counted, ask, load
-from tests.torture.security.raw import HEADER, Raw, percentile, start_ok, tune_and_open
+from tests.torture.security.raw import percentile
 
 IDLE_SECONDS = 5
 P99_MS, MOST_MS = 20.0, 200.0
 MACHINE_MS = 5.0
 """No more than this is excused, however late a loop with nothing to do is on this machine."""
 LEAST_REQUESTS = 90
-_BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 
 async def keep_in_time(
@@ -143,56 +138,3 @@ async def _said_under_load(directory: Path, module: str, seconds: float) -> list
     found = (await notes(broker, path)).splitlines()
     await broker.stop()
     return found
-
-
-async def stop_and_go_on(
-    directory: Path, cycles: int, _seed: int, progress: Progress = silent, heartbeat: int = 2
-) -> Outcome:
-    """SIGSTOP for three heartbeats while clients go on sending; nobody is closed for it."""
-    broker = BrokerProcess(directory, "--memory")
-    broker.settings = (f"heartbeat={heartbeat}",)
-    await broker.start()
-    closed = lost = 0
-    for cycle in range(cycles):
-        client, idle = await Client.connect(broker.address), await _patient(broker, heartbeat)
-        await client.declare("q")
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            for _ in range(3):
-                client.publish("", "q", b"x", PROPERTIES["transient"])
-                idle.send(_BEAT)
-                await asyncio.sleep(heartbeat)
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
-        idle.send(frame.marshal(commands.Channel.Flow(True), 1))
-        answer = await idle.next()
-        while isinstance(answer, heartbeat_frame.Heartbeat):
-            answer = await idle.next()
-        closed += not isinstance(answer, commands.Channel.FlowOk)
-        lost += 3 * (cycle + 1) - await client.count("q")
-        idle.drop()
-        client.close()
-        progress(cycle + 1, cycles)
-    await broker.stop()
-    problems = []
-    if closed:
-        problems.append(f"{closed} clients were closed for the broker's own silence")
-    if lost:
-        problems.append(f"{lost} messages lost")
-    figures = (
-        f"{cycles} stops of {3 * heartbeat} s at heartbeat {heartbeat} s: {closed} clients closed, "
-        f"{lost} messages lost"
-    )
-    return Outcome("R-20", "stopped and continued", figures, tuple(problems))
-
-
-async def _patient(broker: BrokerProcess, heartbeat: int) -> Raw:
-    one = await Raw.connect(broker.address)
-    one.send(HEADER)
-    await one.next()
-    one.send(start_ok())
-    await one.next()
-    one.send(tune_and_open(heartbeat) + frame.marshal(commands.Channel.Open(), 1))
-    await one.next()
-    await one.next()
-    return one

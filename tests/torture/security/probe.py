@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ class Probe:
         self._wait()
 
     def _wait(self) -> None:
-        due = self._loop.time() + PERIOD
-        self._loop.call_at(due, self._tick, due)
+        # By the system's clock: the loop's own may have stopped at whole milliseconds.
+        self._loop.call_later(PERIOD, self._tick, time.monotonic() + PERIOD)
 
     def _tick(self, due: float) -> None:
-        self._lags += all_late(self._loop.time() - due)
+        self._lags += all_late(time.monotonic() - due)
         self._wait()
 
     def _write(self) -> None:
