@@ -115,7 +115,7 @@ $(BIN)/python:
 	    { echo "Leveret needs Python 3.11 or later; make PYTHON=... chooses one." >&2; exit 1; }
 	@tools/system-part venv $(PYTHON)
 	@echo "Creating $(VENV)."
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --upgrade-deps $(VENV) >/dev/null
 
 $(FOR_RUN): pyproject.toml | $(BIN)/python
 	@echo "Installing what the broker needs into $(VENV)."
@@ -135,7 +135,7 @@ $(FOR_TORTURE): pyproject.toml | $(BIN)/python
 # It wants older versions of what others here use.
 $(SEMGREP): | $(BIN)/python
 	@echo "Installing semgrep into an environment of its own."
-	@$(BIN)/python -m venv $(VENV)/semgrep
+	@$(BIN)/python -m venv --upgrade-deps $(VENV)/semgrep >/dev/null
 	@$(VENV)/semgrep/bin/python -m pip install --quiet --disable-pip-version-check 'semgrep>=1.182.0'
 
 $(FOR_ALL): pyproject.toml | $(BIN)/python
