@@ -1,7 +1,8 @@
 """Requests that come together begin one after the other, each in a turn of the loop of its own.
 
 A request takes the loop for a millisecond, and a page of the web UI makes several at once: in
-between it is the turn of timers and of AMQP clients (docs/decisions/0009).
+between it is the turn of timers and of AMQP clients (docs/decisions/0009). The longer the line, the
+more of them begin in a turn: nobody waits long behind a flood of requests.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import asyncio
 from collections import deque
 
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+CROWD = 20
+"""Of so many who wait, one more begins in each turn."""
 
 
 class OneByOne:
@@ -33,10 +37,13 @@ class OneByOne:
         asyncio.get_running_loop().call_soon(self._give)
 
     def _give(self) -> None:
-        """To the next one who still waits."""
+        """To the first of those who still wait."""
         self._is_taken = False
-        while self._waiting and not self._is_taken:
+        begun, most = 0, 1 + len(self._waiting) // CROWD
+        while self._waiting and begun < most:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
-                self._take()
+                begun += 1
+        if begun:
+            self._take()

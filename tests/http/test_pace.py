@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from http_admin.pace import OneByOne
+from http_admin.pace import CROWD, OneByOne
 from tests.http.conftest import Served
 
 
@@ -43,13 +43,26 @@ async def _unused(*_message: Any) -> Any:
 
 async def test_one_begins_in_a_turn_in_the_order_they_came(paced: OneByOne, begun: Begun) -> None:
     tasks = [_ask(paced, name) for name in "abcd"]
-    seen = []
-    while len(begun.names) < 4:
+    assert max(await _begun_in_each_turn(begun, 4)) == 1
+    assert begun.names == list("abcd")
+    await asyncio.gather(*tasks)
+
+
+async def test_of_a_crowd_some_begin_in_a_turn(paced: OneByOne, begun: Begun) -> None:
+    tasks = [_ask(paced, str(number)) for number in range(10 * CROWD)]
+    turns = await _begun_in_each_turn(begun, 10 * CROWD)
+    assert max(turns) <= 10
+    assert len(turns) < 5 * CROWD
+    assert begun.names == [str(number) for number in range(10 * CROWD)]
+    await asyncio.gather(*tasks)
+
+
+async def _begun_in_each_turn(begun: Begun, all_of_them: int) -> list[int]:
+    seen = [0]
+    while seen[-1] < all_of_them:
         await asyncio.sleep(0)
         seen.append(len(begun.names))
-    assert begun.names == list("abcd")
-    assert all(after - before <= 1 for before, after in itertools.pairwise(seen))
-    await asyncio.gather(*tasks)
+    return [after - before for before, after in itertools.pairwise(seen)]
 
 
 async def test_who_has_gone_is_passed_over(paced: OneByOne, begun: Begun) -> None:
