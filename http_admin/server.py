@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import anyio._backends._asyncio  # noqa: F401 - else the first answer in pieces imports it, on the loop
 import uvicorn
 
 from http_admin.app import create_app

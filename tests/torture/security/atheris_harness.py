@@ -17,7 +17,7 @@ with atheris.instrument_imports():
     from amqp_server.wire import ConnectionState, Wire, WireChannel
     from leveret.model import properties, tables
 
-from leveret.model.errors import BrokerError
+from leveret.model.errors import BrokerError, ProtocolError
 from tests.semantics.test_fragments import closing, opening
 from tests.support.brokers import Target
 from tests.torture.security.decoding import FRAME_MAX, may_take, opened, peak, take, take_aside
@@ -129,7 +129,7 @@ def decode(data: bytes) -> float:
     while wire.state is ConnectionState.LOGGING_IN:
         wire.state = ConnectionState.AWAIT_TUNE_OK
         take(wire, b"")
-    with contextlib.suppress(BrokerError):
+    with contextlib.suppress(ProtocolError):
         tables.decode_table(data)
     return wire.slowest
 

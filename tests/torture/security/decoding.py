@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 
 from amqp_server.wire import ConnectionState, Wire, WireChannel
-from leveret.model.errors import BrokerError
+from leveret.model.errors import ProtocolError
 
 MEGABYTE = 1 << 20
 FRAME_MAX = 131072
@@ -21,24 +21,24 @@ def opened(wire: Wire) -> Wire:
     return wire
 
 
-def take(wire: Wire, data: bytes) -> list[BrokerError]:
+def take(wire: Wire, data: bytes) -> list[ProtocolError]:
     """All of it, in as many portions as it takes; what was refused."""
-    refused = list[BrokerError]()
+    refused = list[ProtocolError]()
     is_new = True
     while is_new or wire.has_more:
         try:
             wire.receive(data if is_new else b"")
             is_new = False
-        except BrokerError as error:
+        except ProtocolError as error:  # anything else is a fault of ours
             refused.append(error)
             _close(wire)
             is_new, data = True, b""  # a close may follow
     return refused
 
 
-def take_aside(wire: Wire, parts: Sequence[bytes]) -> list[BrokerError]:
+def take_aside(wire: Wire, parts: Sequence[bytes]) -> list[ProtocolError]:
     """The same, when all but the first had to wait."""
-    refused = list[BrokerError]()
+    refused = list[ProtocolError]()
     for part in parts:
         wire.set_aside(part)
     if wire.has_more:

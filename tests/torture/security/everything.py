@@ -108,6 +108,15 @@ async def _get(api: httpx.AsyncClient, path: str, counted: Counted) -> None:
     counted.requests += answer.status_code == 200
 
 
+async def export(broker: BrokerProcess) -> None:
+    """The history of all that, in Arrow's form."""
+    async with _api(broker) as api:
+        for table in ("messages", "events"):
+            answer = await api.get("/api/history/export", params={"table": table})
+            answer.raise_for_status()
+            assert len(answer.content) > 1_000, f"no history of {table}"
+
+
 async def _make_logs(broker: BrokerProcess, stop: float, counted: Counted) -> None:
     """Logs that are made, filled, read and deleted, over AMQP and over HTTP."""
     async with _api(broker) as api:

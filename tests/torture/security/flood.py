@@ -88,7 +88,7 @@ async def flood_memory(
 def _judged(seen: Seen, peaks: dict[str, float], watermark: float) -> Outcome:
     late, peak = [], max(peaks.values())
     if peak > watermark * PEAK_SHARE:
-        late.append(f"{peak:.0f} MB resident with a watermark of {watermark:.0f} MB")
+        seen.problems.append(f"{peak:.0f} MB resident with a watermark of {watermark:.0f} MB")
     if max(seen.blocking, default=0) > BLOCK_LIMIT:
         late.append(f"the last was told {max(seen.blocking):.2f} s after the watermark")
     if max(seen.unblocking, default=0) > UNBLOCK_LIMIT:

@@ -1,6 +1,7 @@
 """R-32: the decoders, guided by coverage (atheris). R-33: recorded sessions, mutated, over sockets.
 
-A mutated session may be refused anywhere, but the broker must go on, in memory it had before, and
+Phrases of a grammar (sessions.py) take the place of boofuzz, whose sessions come one by one. A
+mutated session may be refused anywhere, but the broker must go on, in memory it had before, and
 its log must be free of tracebacks; a canary logs in all the while, and at another broker, which is
 left alone: the machine may be slow for both. Whatever still makes sense after some silence is left
 by its client, or by some to the heartbeat, which is of a second: either must end it.
@@ -30,13 +31,15 @@ from tests.torture.process import BrokerProcess
 from tests.torture.security import round_trips
 from tests.torture.security.canary import Canary
 from tests.torture.security.raw import Raw, percentile
+from tests.torture.security.sessions import logged_in, record, spoken, tune_ok
 
 OPEN_CHANNEL = frame.marshal(commands.Channel.Open(), 1)
 METHODS = [(index >> 16, index & 0xFFFF) for index in commands.INDEX_MAPPING]
 TUNE_OK = frame.marshal(commands.Connection.TuneOk(2047, 4096, 1), 0)
-RECORDED = (opening(Target("127.0.0.1", 0)) + closing()).replace(
+WRITTEN = (opening(Target("127.0.0.1", 0)) + closing()).replace(
     frame.marshal(commands.Connection.TuneOk(2047, 4096, 0), 0), TUNE_OK
 )
+"""A session as it stands in a test; others are recorded."""
 SMALL, LARGE = 8 * 1024, 128 * 1024
 ATHERIS_SECONDS, EXECUTIONS, EXAMPLES = 1_800, 5_000_000, 50_000
 AT_ONCE = 25
@@ -49,7 +52,8 @@ SILENCE_SECONDS = 0.5
 HANDSHAKE_SECONDS, ENDS_SECONDS = 3, 30
 LEFT_ALONE = 0.1
 """The share of those that fall silent which the broker has to end by itself."""
-ALLOWED = {str(code) for code in (501, 502, 503, 504, 505, 530, 540)}
+ALLOWED = {str(code) for code in (403, 501, 502, 503, 504, 505, 530, 540)}
+"""403 to a password that was mutated: the clients have asked to be told."""
 PLAIN = {"end", "close-ok", "left", "no heartbeat"}
 """Ends without a code: as the broker likes, because the client asked for it or has gone, or since
 it was silent for too long."""
@@ -64,7 +68,7 @@ def spliced(source: random.Random, octets: bytes) -> bytes:
 
 def invented(source: random.Random, octets: bytes) -> bytes:
     """After the log-in, methods of every class and number with anything as their arguments."""
-    frames = [octets[: octets.index(OPEN_CHANNEL) + len(OPEN_CHANNEL)]]
+    frames = [logged_in(octets)]
     for _ in range(source.randrange(1, 8)):
         method = struct.pack(">HH", *source.choice(METHODS))
         payload = method + source.randbytes(source.choice((0, 1, 4, 12, 60, 300)))
@@ -73,7 +77,7 @@ def invented(source: random.Random, octets: bytes) -> bytes:
     return b"".join(frames)
 
 
-HANDS = (mutated, early_mutated, payload_mutated, spliced, invented)
+HANDS = (mutated, early_mutated, payload_mutated, spliced, invented, spoken)
 """Ways to make something else of the session."""
 
 
@@ -81,11 +85,12 @@ async def fuzz_live(
     directory: Path, sessions: int, seed: int, progress: Progress = silent
 ) -> Outcome:
     broker, other = await _start(directory / "attacked"), await _start(directory / "left-alone")
+    recorded = (WRITTEN, *await record(other.address))
     source = random.Random(seed)
     await asyncio.gather(*(_guess(broker, f"wrong {n}") for n in range(8)))  # hashing takes memory
-    await _Storm(broker, source).blow(max(AT_ONCE, min(sessions // 10, WARM_UP)))
+    await _Storm(broker, source, recorded).blow(max(AT_ONCE, min(sessions // 10, WARM_UP)))
     before = broker.memory()
-    storm = _Storm(broker, source, progress)
+    storm = _Storm(broker, source, recorded, progress)
     singer = await Canary.start(broker, other)
     await storm.blow(sessions)
     canary, quiet = await singer.end()
@@ -99,7 +104,8 @@ async def fuzz_live(
     if float("inf") in canary:
         problems.append("a canary was refused")
     figures = (
-        f"{sessions} mutated sessions ended {dict(ends.most_common(8))}, {growth:+.1f} MB at most; "
+        f"{sessions} sessions, of pika, aio-pika and written, mutated or by a grammar, ended "
+        f"{dict(ends.most_common(8))}, {growth:+.1f} MB at most; "
         f"canary p99 {percentile(canary, 0.99) * 1000:.0f} ms "
         f"({percentile(quiet, 0.99) * 1000:.0f} ms where nobody attacks)"
     )
@@ -130,10 +136,15 @@ class _Storm:
     """A few attackers at a time, each with session after session."""
 
     def __init__(
-        self, broker: BrokerProcess, source: random.Random, progress: Progress = silent
+        self,
+        broker: BrokerProcess,
+        source: random.Random,
+        sessions: tuple[bytes, ...],
+        progress: Progress = silent,
     ) -> None:
         self._broker = broker
         self._source = source
+        self._sessions = sessions
         self._progress = progress
         self.ends: Counter[str] = Counter()
 
@@ -143,8 +154,9 @@ class _Storm:
 
     async def _attacker(self, left: Iterator[int], sessions: int) -> None:
         for _ in left:
-            octets = self._source.choice(HANDS)(self._source, RECORDED)
-            is_left_alone = self._source.random() < LEFT_ALONE and TUNE_OK in octets
+            session = self._source.choice(self._sessions)
+            octets = self._source.choice(HANDS)(self._source, session)
+            is_left_alone = self._source.random() < LEFT_ALONE and tune_ok(session) in octets
             self.ends[await _attack(self._broker, octets, is_left_alone)] += 1
             if self.ends.total() % PROGRESS_EVERY == 0:
                 self._progress(self.ends.total(), sessions)
@@ -195,7 +207,9 @@ async def fuzz_inside(
     took, worst = await asyncio.to_thread(round_trips.measure_worst)
     slowest = max(took, key=lambda name: took[name])
     late = []
-    if took["wide"] > round_trips.WIDE_MILLISECONDS or took[slowest] > round_trips.MILLISECONDS:
+    if took["wide"] > round_trips.WIDE_MILLISECONDS:
+        late.append(f"a wide table took {took['wide']:.1f} ms")
+    if took[slowest] > round_trips.MILLISECONDS:
         late.append(f"{slowest} took {took[slowest]:.1f} ms")
     if seconds >= ATHERIS_SECONDS and runs < EXECUTIONS:
         late.append(f"{runs} executions instead of {EXECUTIONS}")
@@ -211,13 +225,13 @@ def _write_seeds(directory: Path) -> Path:
     """Where atheris starts from: the session's frames, alone and together, and a table."""
     directory.mkdir(parents=True)
     frames, at = [], 8
-    while at < len(RECORDED):
-        size = 8 + struct.unpack_from(">I", RECORDED, at + 3)[0]
-        frames.append(RECORDED[at : at + size])
+    while at < len(WRITTEN):
+        size = 8 + struct.unpack_from(">I", WRITTEN, at + 3)[0]
+        frames.append(WRITTEN[at : at + size])
         at += size
     small = [octets for octets in frames if len(octets) < 1_000]
     table = wire.table(*((kind, wire.typed(kind, b"\0" * 8)) for kind in "tbBsuIilfdDTSxVFA"))
-    seeds = [RECORDED[:8], RECORDED[:1_000], b"".join(small)[:4_000], *small, table]
+    seeds = [WRITTEN[:8], WRITTEN[:1_000], b"".join(small)[:4_000], *small, table]
     for number, octets in enumerate(seeds):
         (directory / f"before-{number}").write_bytes(octets)
         (directory / f"after-{number}").write_bytes(b"\x41" + octets)
@@ -241,7 +255,7 @@ def _write_large_seeds(directory: Path) -> Path:
         many = octets * ((LARGE - 1) // len(octets))
         (directory / f"at-once-{number}").write_bytes(b"\x42" + many)
         (directory / f"aside-{number}").write_bytes(b"\x41" + many)
-    (directory / "login").write_bytes(RECORDED)
+    (directory / "login").write_bytes(WRITTEN)
     return directory
 
 

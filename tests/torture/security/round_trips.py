@@ -19,7 +19,7 @@ from pamqp import commands, frame
 from amqp_server import codec
 from amqp_server.wire import Wire
 from leveret.model import properties as props
-from leveret.model.errors import BrokerError, ProtocolError
+from leveret.model.errors import ProtocolError
 from leveret.model.tables import (
     MAX_DEPTH,
     MAX_FIELDS,
@@ -127,7 +127,7 @@ def _methods(kinds: list[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-def _made(kind: Any, values: dict[str, Any]) -> Any:
+def made(kind: Any, values: dict[str, Any]) -> Any:
     """With values that pamqp would refuse to send; whoever reads them must cope."""
     lenient = {"__slots__": kind.__slots__, "validate": lambda self: None}
     method: Any = object.__new__(type(kind.__name__, (kind,), lenient))
@@ -137,7 +137,7 @@ def _made(kind: Any, values: dict[str, Any]) -> Any:
 
 
 def _encoded(kind: Any, values: dict[str, Any]) -> bytes:
-    return codec.encode_method(3, _made(kind, values))[7:-1]
+    return codec.encode_method(3, made(kind, values))[7:-1]
 
 
 def client_method(method: tuple[Any, dict[str, Any]]) -> None:
@@ -171,7 +171,9 @@ def in_portions(many: tuple[list[bytes], int, int]) -> None:
     any_octets([data[:cut], data[cut : 3 * cut], data[3 * cut :]])
 
 
-def assert_same(one: Wire, refused: list[BrokerError], two: Wire, also: list[BrokerError]) -> None:
+def assert_same(
+    one: Wire, refused: list[ProtocolError], two: Wire, also: list[ProtocolError]
+) -> None:
     assert [int(error.code) for error in refused] == [int(error.code) for error in also]
     assert _calls(one) == _calls(two)
 
@@ -344,6 +346,7 @@ def _milliseconds(data: bytes) -> float:
 def _refuse_or_take(data: bytes) -> bool:
     try:
         decode_table(data)
-    except ProtocolError:
+    except ProtocolError as error:
+        assert error.code == 501, error
         return False
     return True
