@@ -42,12 +42,12 @@ MANAGEMENT = 10_000
 async def conform(directory: Path, walks: int, seed: int, progress: Progress = silent) -> Outcome:
     suite = Suite("R-37", TITLE, OURS, "{cases}")
     ours = await suite(directory / "ours", walks, seed, progress)
-    with _rabbitmq() as url:
+    with rabbitmq() as url:
         tests = (CASES, f"--broker={url}")
         suite = Suite("R-37", TITLE, tests, "{cases}", TRIES)
         theirs = await suite(directory / "theirs", 1, seed, progress)
         seeds = range(seed, seed + max(2, walks // WALKS_A_SEED))
-        differing = await _compare_all(directory, seeds, target_of(url), progress)
+        differing = await compare_all(directory, seeds, target_of(url), progress)
     problems = [*ours.problems, *(f"RabbitMQ: {one}" for one in theirs.problems)]
     problems += [f"seed {one} ended otherwise" for one in differing]
     figures = (
@@ -60,7 +60,7 @@ async def conform(directory: Path, walks: int, seed: int, progress: Progress = s
 
 
 @contextlib.contextmanager
-def _rabbitmq() -> Iterator[str]:
+def rabbitmq() -> Iterator[str]:
     named = os.environ.get("RABBITMQ_URL")
     if named:
         yield named
@@ -79,7 +79,7 @@ def _port_with_another() -> int:
             return port
 
 
-async def _compare_all(
+async def compare_all(
     directory: Path, seeds: range, other: Target, progress: Progress
 ) -> list[int]:
     """The seeds on which the two did not agree, thrice: one may have been kept waiting."""
