@@ -256,11 +256,13 @@ class Side:
 
 
 def _comparable(headers: dict[str, Any]) -> dict[str, Any]:
-    """Without what only one of the two writes, and without times."""
-    kept = {name: value for name, value in headers.items() if not name.startswith("x-last-death")}
+    """Without what only one of the two writes, and without times. Fields have no order."""
+    kept = {name: headers[name] for name in sorted(headers) if not name.startswith("x-last-death")}
     if "x-death" in kept:
-        deaths = [{key: one[key] for key in one if key != "time"} for one in kept["x-death"]]
-        kept["x-death"] = deaths
+        deaths = kept["x-death"]
+        kept["x-death"] = [
+            {key: one[key] for key in sorted(one) if key != "time"} for one in deaths
+        ]
     return kept
 
 
