@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 import platform
+import socket
 import subprocess
 import sys
 import threading
@@ -17,14 +18,16 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from argon2.low_level import Type, hash_secret
+from pamqp import commands
 
 import leveret
 from leveret.broker import Broker, User
 from leveret.broker.access import passwords
-from leveret.broker.access.logins import CACHE_SECONDS, Refusal, Refused
+from leveret.broker.access.logins import CACHE_SECONDS, THREADS, Refusal, Refused
 from leveret.broker.access.throttle import Throttle
 from leveret.model.clock import ManualClock
 from leveret.model.store import PermissionDefinition
+from tests.torture.security.raw import HEADER, Raw, start_ok
 
 HOME = "127.0.0.1"
 
@@ -91,6 +94,14 @@ async def test_same_password_at_the_same_time_is_hashed_once(
     answers = await asyncio.gather(*(_why(broker, "ann", "secret") for _ in range(100)))
     assert set(answers) == {None}
     assert hashings == ["secret"]
+
+
+def test_passwords_are_remembered_for_a_minute_at_most_and_hashed_on_two_threads(
+    broker: Broker,
+) -> None:
+    assert CACHE_SECONDS <= 60
+    pool = broker.access.logins._pool()
+    assert isinstance(pool, ThreadPoolExecutor) and pool._max_workers == THREADS == 2
 
 
 async def test_new_password_counts_at_once(broker: Broker) -> None:
@@ -230,6 +241,49 @@ async def test_guest_from_elsewhere_if_allowed() -> None:
     settings = leveret.in_process_settings(allow_remote_guest=True)
     async with leveret.Broker(settings) as running:
         assert await _why(running.broker, "guest", "guest", "10.1.2.3") is None
+
+
+async def _code(address: tuple[str, int], source: str, *login: str) -> object:
+    """What a client from there is closed with; None when it is let in."""
+    raw = await Raw.connect(address, local_addr=(source, 0))
+    raw.send(HEADER)
+    await raw.next()
+    raw.send(start_ok(*login))
+    said = await raw.next()
+    raw.drop()
+    assert isinstance(said, commands.Connection.Tune | commands.Connection.Close)
+    return getattr(said, "reply_code", None)
+
+
+def _address_of_this_machine() -> str:
+    """One that others reach it at. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no network")
+        return str(asking.getsockname()[0])
+
+
+async def test_guest_from_another_address_is_refused_over_amqp() -> None:
+    elsewhere = _address_of_this_machine()
+    async with leveret.Broker(leveret.in_process_settings(host="0.0.0.0")) as running:
+        port = running.amqp_address[1]
+        await _add(running.broker, "ann", "secret")
+        assert await _code((HOME, port), HOME) is None
+        assert await _code((elsewhere, port), elsewhere) == 403
+        assert await _code((elsewhere, port), elsewhere, "ann", "secret") is None
+        assert await _code((elsewhere, port), elsewhere, "ann", "") == 403
+
+
+async def test_address_that_counts_is_where_the_client_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one that it has connected to."""
+    monkeypatch.setattr(
+        "leveret.broker.access.logins.is_loopback", lambda host: host != "127.0.0.2"
+    )
+    async with leveret.Broker(leveret.in_process_settings()) as running:
+        assert await _code(running.amqp_address, HOME) is None
+        assert await _code(running.amqp_address, "127.0.0.2") == 403
 
 
 async def test_hash_of_rabbitmq_is_made_anew_at_the_next_login(

@@ -1,7 +1,8 @@
 """R-39: guessed passwords. What is judged of them, who waits for it, and what times tell.
 
 Others log in meanwhile, each log-in with a password that the broker has to hash: it runs here with
-a memory of passwords that forgets at once.
+a memory of passwords that forgets at once. Then somebody comes from another machine, which is a
+network namespace.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from leveret.broker.access import passwords
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 from tests.torture.security.health import Probed, lags
+from tests.torture.security.links import Cable
 from tests.torture.security.raw import HEADER, Raw, percentile, start_ok
 
 PER_SOURCE, PER_ACCOUNT = 30, 100
@@ -38,6 +40,13 @@ _FORGETS = (
     "import leveret.broker.access.logins as logins; logins.CACHE_SECONDS = 0;"
     "from tests.torture.security.probe import main; main()"
 )
+FROM_ELSEWHERE = (
+    (("guest", "guest"), 403, "this user may log in from this machine only"),
+    (("known", "right"), None, ""),
+    (("known", ""), 403, "wrong user name or password"),
+    (("guest", ""), 403, "wrong user name or password"),
+)
+"""Who comes with what password, what it is closed with, and what the log says of it."""
 _WRONG = re.compile(r"(\S+):\d+ -> \S+: login of '(.+)' refused .*: wrong user name or password")
 
 
@@ -57,6 +66,8 @@ class _Seen:
     of_one: int = 0
     """Tries that were judged."""
     gaps: dict[str, float] = field(default_factory=dict)
+    elsewhere: list[str] = field(default_factory=list)
+    """What was wrong with the answers to those who came from another machine."""
     own_lag: list[float] = field(default_factory=list)
     lag: list[float] = field(default_factory=list)
 
@@ -86,12 +97,14 @@ async def guess_passwords(
     seen.from_one = sum(source == GUESSER for source, _ in judged)
     seen.of_one = sum(user == "target" for _, user in judged)
     await broker.stop()
+    seen.elsewhere = await _from_elsewhere(directory)
     seen.gaps = await _gaps(directory.with_name("gap"), random.Random(seed))
     return _judge(seen, tries)
 
 
 def _judge(seen: _Seen, tries: int) -> Outcome:
     problems = [f"{seen.let_in} wrong passwords let in"] if seen.let_in else []
+    problems += seen.elsewhere
     minutes = 1 + int(seen.seconds // 60)
     if not PER_SOURCE <= seen.from_one <= PER_SOURCE * minutes:
         problems.append(f"{seen.from_one} tries of one source judged in {seen.seconds:.0f} s")
@@ -119,7 +132,8 @@ def _judge(seen: _Seen, tries: int) -> Outcome:
         f"each from {CROWD} more {seen.processor:.1f} s processor, loop late by "
         f"{lag * 1000:.0f} ms (p99), {max(seen.lag) * 1000:.0f} ms at most; others, none of them "
         f"remembered, log in within {_longest(seen)}; one who came among the {CROWD} was in after "
-        f"{seen.amid:.1f} s; unknown user or wrong password: "
+        f"{seen.amid:.1f} s; from another machine guest and blank passwords are refused with 403; "
+        "unknown user or wrong password: "
         + ", ".join(f"{gap * 100:.0f} % apart over {front}" for front, gap in seen.gaps.items())
     )
     return Outcome("R-39", "guessed passwords", figures, tuple(problems), tuple(late))
@@ -244,6 +258,43 @@ async def _come_again(broker: BrokerProcess, user: str, source: str) -> float:
         if tries > MOST_TRIES:
             return math.inf
     return time.monotonic() - began
+
+
+# From another machine ----------------------------------------------------------------------------
+
+
+async def _from_elsewhere(directory: Path) -> list[str]:
+    """With the users that are there already."""
+    cable = Cable(0)
+    try:
+        await cable.lay()
+        broker = BrokerProcess(directory)
+        broker.settings = (f"host={cable.host}",)
+        await broker.start()
+        found = [await _come_over(cable, broker, *one) for one in FROM_ELSEWHERE]
+        await broker.stop()
+    finally:
+        await cable.remove()
+    return [problem for problem in found if problem]
+
+
+async def _come_over(
+    cable: Cable, broker: BrokerProcess, login: tuple[str, str], code: int | None, why: str
+) -> str:
+    """What is wrong with the answer."""
+    began = len(broker.said(LOG_OCTETS))
+    reader, writer = await asyncio.open_connection(sock=await cable.connect(broker.address))
+    raw = Raw(reader, writer)
+    raw.send(HEADER)
+    await raw.next()
+    raw.send(start_ok(*login))
+    said = await raw.next()
+    raw.drop()
+    log = broker.said(LOG_OCTETS)[began:]
+    is_let_in = isinstance(said, commands.Connection.Tune)
+    if is_let_in != (code is None) or getattr(said, "reply_code", None) != code or why not in log:
+        return f"{login} from another machine was answered with {said and dict(said)}: {log}"
+    return ""
 
 
 async def _add_users(broker: BrokerProcess) -> None:
