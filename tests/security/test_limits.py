@@ -13,6 +13,7 @@ import pytest
 import leveret
 from leveret.broker.access.strangers import Stranger
 from leveret.model.clock import ManualClock
+from tests.torture.security.raw import start_ok
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 PATIENCE = 30.0
@@ -87,19 +88,20 @@ async def test_who_does_not_log_in_is_dropped(said: bytes) -> None:
         writer.close()
 
 
-async def test_much_before_login_is_not_kept() -> None:
+@pytest.mark.parametrize(("octets", "is_answered"), [(8_000, True), (60_000, False)])
+async def test_much_before_login_is_not_kept(
+    octets: int, is_answered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """While a password is being checked nothing is read; what had come before is bounded."""
     async with _running(login_buffer=8192) as running:
         reader, writer = await _connect(running)
-        answer = b"\x00nobody\x00wrong"
-        start_ok = (
-            b"\x00\x0a\x00\x0b" + b"\x00\x00\x00\x00" + b"\x05PLAIN"
-            + len(answer).to_bytes(4, "big") + answer + b"\x05en_US"
-        )  # fmt: skip
-        frame = b"\x01\x00\x00" + len(start_ok).to_bytes(4, "big") + start_ok + b"\xce"
-        writer.write(HEADER + frame + b"\x00" * 60_000)
-        await _ends(reader)
-        assert all(session.wire.buffered <= 65_536 for session in running.amqp.sessions)
+        writer.write(HEADER + start_ok("nobody", "wrong") + bytes(octets))
+        if is_answered:
+            await asyncio.wait_for(reader.readuntil(b"ACCESS_REFUSED"), PATIENCE)
+        else:
+            assert b"ACCESS_REFUSED" not in await _ends(reader)
+            await _until(lambda: not running.amqp.sessions)
+        assert ("has sent too much before it logged in" in caplog.text) is not is_answered
         writer.close()
 
 
