@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pamqp import commands, frame
 from tests.support import wire
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.security.raw import HEADER, Raw
+from tests.torture.security.raw import HEADER, Raw, start_ok
 
 CHANNELS = 2047
 KIB_EACH = 10.0
@@ -23,11 +24,13 @@ SHOWS = 50
 """Rounds after which growth would stand out against what the allocator does."""
 
 _PUBLISH = wire.publish(1, "", "nowhere")
-BEFORE_LOGIN = {
+BEFORE_TUNE = {
     "8193 octets": (struct.pack(">BHI", 1, 0, 8193), 501),
     "200 KB": (struct.pack(">BHI", 1, 0, 200_000), 501),
     "4 GB": (struct.pack(">BHI", 1, 0, 2**32 - 1), 501),
     "4 GB of body": (struct.pack(">BHI", 3, 1, 2**32 - 1), 501),
+    "2^63 of content": (wire.content_header(1, 2**63), 504),
+    "2^63 of content behind its method": (_PUBLISH + wire.content_header(1, 2**63), 504),
 }
 AFTER_TUNE = {
     "131073 octets": (struct.pack(">BHI", 1, 1, 131_073), 501),
@@ -42,7 +45,36 @@ AFTER_TUNE = {
         501,
     ),
 }
-"""What is announced, and the code of the answer; the octets announced never come."""
+"""What is announced, and the code of the answer; the octets announced never come. Where there is no
+channel yet, content is refused for that reason."""
+
+
+async def _greet(one: Raw) -> None:
+    one.send(HEADER)
+    await one.next()
+
+
+async def _log_in(one: Raw) -> None:
+    """No further than to connection.tune, which is not answered."""
+    await _greet(one)
+    one.send(start_ok())
+    await one.next()
+
+
+async def _open_channel(one: Raw) -> None:
+    await one.log_in()
+
+
+STAGES = {
+    "before start-ok": (_greet, BEFORE_TUNE),
+    "before tune-ok": (_log_in, BEFORE_TUNE),
+    "on a channel": (_open_channel, AFTER_TUNE),
+}
+KINDS = [
+    (f"{what} {when}", reach, *said)
+    for when, (reach, kinds) in STAGES.items()
+    for what, said in kinds.items()
+]
 
 
 async def announce_much(
@@ -65,16 +97,15 @@ async def announce_much(
     if growth > (GROWTH_MB if rounds >= SHOWS else 5 * GROWTH_MB):
         problems.append(f"{growth:.1f} MB more")
     figures = (
-        f"{tries} announcements of {len(BEFORE_LOGIN) + len(AFTER_TUNE)} kinds, up to 4 GB in a "
-        f"frame and 2^64 octets in a message: refused unread with 501, or 406 beyond the largest "
-        f"message; {growth:+.1f} MB"
+        f"{tries} announcements of {len(KINDS)} kinds, {', '.join(STAGES)}, up to "
+        "4 GB in a frame and 2^64 octets in a message: refused unread with 501, 406 beyond the "
+        f"largest message, or 504 where no channel is; {growth:+.1f} MB"
     )
     return Outcome("R-31", "announced and never sent", figures, tuple(problems))
 
 
 async def _announce_all(broker: BrokerProcess, wrong: Counter[str]) -> int:
-    tries = [(words, False) for words in BEFORE_LOGIN.items() for _ in range(ROUND)]
-    tries += [(words, True) for words in AFTER_TUNE.items() for _ in range(ROUND)]
+    tries = [one for one in KINDS for _ in range(ROUND)]
     for start in range(0, len(tries), 40):
         some = tries[start : start + 40]
         await asyncio.gather(*(_announce(broker, *one, wrong) for one in some))
@@ -83,18 +114,15 @@ async def _announce_all(broker: BrokerProcess, wrong: Counter[str]) -> int:
 
 async def _announce(
     broker: BrokerProcess,
-    words: tuple[str, tuple[bytes, int]],
-    open_first: bool,
+    what: str,
+    reach: Callable[[Raw], Awaitable[None]],
+    octets: bytes,
+    code: int,
     wrong: Counter[str],
 ) -> None:
-    what, (octets, code) = words
     one = await Raw.connect(broker.address)
     try:
-        if open_first:
-            await one.log_in()
-        else:
-            one.send(HEADER)
-            await one.next()
+        await reach(one)
         one.send(octets)
         said = await one.next()
         if getattr(said, "reply_code", None) != code:
