@@ -22,6 +22,8 @@ AT_ONCE = 100
 KIB_EACH = 30
 IDLE_SHARE = 5.0
 PAIR_RATIO = 1.5
+LIFE_SECONDS = 180.0
+"""From the first of them that opens until the last has been closed."""
 SLACK = 5
 MOST_MORE = 0.02
 GIVEN_BACK = 1.2
@@ -56,14 +58,16 @@ async def stay_idle(
     alone = await seconds_of_a_pair(broker.address, tries)
     await _drop(broker, few, files - SLACK)  # warm up
     weight = await weigh(broker, notes_file)
-    before = broker.memory("VmRSS")
+    before, began = broker.memory("VmRSS"), time.monotonic()
     crowd = await _open(broker, connections, progress)
+    opening = time.monotonic() - began
     each = (broker.memory("VmRSS") - before) * 1024 / connections
     share = await _idle_share(broker, crowd, watch)
     first_peak = broker.memory("VmRSS")
     beside = await seconds_of_a_pair(broker.address, tries)
     alive = await _alive(crowd)
     await _drop(broker, crowd, files)
+    life = time.monotonic() - began
     left = descriptors(broker.pid) - files
     more = await _more_objects(broker, notes_file, weight.objects)
     after = await weigh(broker, notes_file)
@@ -91,10 +95,13 @@ async def stay_idle(
     late = [f"idle processor share {share:.1f} %"] if share > IDLE_SHARE else []
     if beside > PAIR_RATIO * alone:
         late.append(f"a pair's p99 is {beside / alone:.1f} times what it is beside 10")
+    if life > LIFE_SECONDS:
+        late.append(f"{life:.0f} s from the first connection to the last one's close")
     figures = (
         f"{connections} connections with a channel: {each:.1f} KiB each, {share:.1f} % of a core "
-        f"in {watch:.0f} s in which both sides beat, all of them alive, {growth:+.1f} MB when "
-        f"opened again; {left:+d} descriptors, {after.more_than(weight)} and {more:+.1%} of "
+        f"in {watch:.0f} s in which both sides beat, all of them alive; opened in {opening:.0f} s, "
+        f"opened, watched, asked and closed in {life:.0f} s; {growth:+.1f} MB when opened again; "
+        f"{left:+d} descriptors, {after.more_than(weight)} and {more:+.1%} of "
         f"objects after they have gone; a pair's p99 {beside * 1000:.1f} ms beside them, "
         f"{alone * 1000:.1f} ms beside 10; " + "; ".join(one.figures for one in others)
     )
