@@ -1,8 +1,8 @@
 """R-16, R-18, R-30, R-33, R-41, R-43 and R-49 in forms short enough for every test run.
 
 Trimmed: hundreds instead of tens of thousands, but for the names: 10,000 queues and as many
-bindings. Passwords (R-39) and TLS (R-38) have their cases in tests/security; `make torture` runs
-the long forms of all.
+bindings, 1,000 exchanges and 1,000 users. Passwords (R-39) and TLS (R-38) have their cases in
+tests/security; `make torture` runs the long forms of all.
 """
 
 import pytest
@@ -54,5 +54,5 @@ async def test_r43_bodies_that_would_take_long_do_not(tmp_path):
 
 
 async def test_r49_flood_of_names_is_refused(tmp_path):
-    outcome = await flood_names(tmp_path / "run", 10_000, SEED, users=400)
+    outcome = await flood_names(tmp_path / "run", 10_000, SEED, users=1_000)
     assert outcome.safe, str(outcome)
