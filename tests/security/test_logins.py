@@ -270,10 +270,12 @@ async def test_guest_from_another_address_is_refused_over_amqp() -> None:
     async with leveret.Broker(leveret.in_process_settings(host="0.0.0.0")) as running:
         port = running.amqp_address[1]
         await _add(running.broker, "ann", "secret")
+        await _add(running.broker, "empty", "")
         assert await _code((HOME, port), HOME) is None
         assert await _code((elsewhere, port), elsewhere) == 403
         assert await _code((elsewhere, port), elsewhere, "ann", "secret") is None
-        assert await _code((elsewhere, port), elsewhere, "ann", "") == 403
+        for name in ("ann", "empty", "guest"):
+            assert await _code((elsewhere, port), elsewhere, name, "") == 403
 
 
 async def test_address_that_counts_is_where_the_client_is(monkeypatch: pytest.MonkeyPatch) -> None:
