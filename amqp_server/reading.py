@@ -36,11 +36,13 @@ def receive(session: Session, data: bytes) -> None:
     session.last_received = now = session.broker.clock.monotonic()
     if session.wire.has_more:  # it waits in line already: TLS may bring more than was asked for
         session.wire.set_aside(data)
+        _watch_stranger(session)
     elif session.broker.turn.has_time(now):
         _look_at(session, data)
     else:
         session.wire.set_aside(data)
         _wait_in_line(session)
+        _watch_stranger(session)
     if session.publishes:
         session.broker.upkeep.came(len(data))
 
@@ -80,14 +82,21 @@ def _look_at(session: Session, data: bytes) -> None:
 def _watch(session: Session) -> None:
     """Has it sent more than may be kept?"""
     broker, wire = session.broker, session.wire
-    if session.user is NOBODY and wire.buffered > broker.settings.login_buffer:
-        session.drop("has sent too much before it logged in")
+    _watch_stranger(session)
     if session.publishes:
         if broker.store.backlog > BACKLOG_HIGH:
             session.listening.stop(Deaf.DISK_BEHIND)
             broker.hold_back(session)
     elif wire.kept > KEPT_UNNOTICED and broker.alarms.reason:
         session.block(broker.alarms.reason)
+
+
+def _watch_stranger(session: Session) -> None:
+    most = session.broker.settings.login_buffer
+    if session.user is NOBODY and session.wire.buffered > most:
+        session.drop("has sent too much before it logged in")
+        session.wire.deaf = True
+        session.wire.receive(b"")  # which lets go of all that has come
 
 
 def _take(session: Session, data: bytes) -> None:

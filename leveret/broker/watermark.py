@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from itertools import islice
-from random import randrange
+from secrets import randbelow
 
 from queues import Entry
 
@@ -34,7 +34,7 @@ def resident_bytes() -> int:
 def header_bytes(count: int, entries: Iterable[Entry]) -> int:
     """Octets of the headers of so many; of more than a few, as some of them tell."""
     step = count // MOST_ASKED + 1
-    some = islice(entries, randrange(step), None, step)  # noqa: S311
+    some = islice(entries, randbelow(step), None, step)
     return step * sum([entry.message.header_size for entry in some])
 
 

@@ -300,7 +300,7 @@ class Logins:
 
     def _welcome_others(self, digest: bytes, user: User) -> None:
         """The same password from elsewhere is remembered now: it needs no thread any more."""
-        alike = [job for job in self._checks.values() if job.digest == digest]
+        alike = [job for job in self._checks.values() if hmac.compare_digest(job.digest, digest)]
         for job in alike:
             if job.charge is None and self.throttle.wait(job.source, job.name) == 0:
                 self._lines.leave(job)

@@ -124,9 +124,13 @@ async def _by_aio_pika(port: int) -> None:
             got = await queue.get(fail=False)
             if got is not None:
                 await got.reject(requeue=True)
-        await queue.cancel(await queue.consume(lambda _: asyncio.sleep(0), no_ack=True))
+        await queue.cancel(await queue.consume(_forget, no_ack=True))
         await queue.unbind(exchange, arguments={"x-match": "any", "n": 1})
         await queue.delete(if_unused=False, if_empty=False)
+
+
+async def _forget(_message: object) -> None:
+    pass
 
 
 # By the grammar ----------------------------------------------------------------------------------
