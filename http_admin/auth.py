@@ -124,27 +124,27 @@ def get_doorkeeper(request: Request) -> Doorkeeper:
 
 
 async def current_user(request: Request) -> User:
-    """Whoever asks; 401 when nobody we know. Found out once for each request."""
+    """Whoever asks: 401 when nobody we know, 403 without a tag. Found out once for each request."""
     request.state.vhost = request.path_params.get("vhost", "")  # known when it has been routed
-    known: User | None = getattr(request.state, "user", None)
-    if known is not None:
-        return known
-    doorkeeper = get_doorkeeper(request)
-    header = request.headers.get("authorization", "")
-    if header:
-        try:
-            name, password = _basic(header)
-            user = await checked(request, name, password)
-        except ApiError as error:
-            headers = {**(error.headers or {}), **(_challenge(request) or {})}
-            raise ApiError(error.status, error.reason, headers) from None
-    else:
-        user = _from_cookie(request, doorkeeper)
+    user: User | None = getattr(request.state, "user", None)
+    if user is None:
+        user = request.state.user = await _whoever_asks(request)
     require_management_tag(user)
-    request.state.user = user
     if (let_in := request.scope.get(LET_IN)) is not None:
         let_in()
     return user
+
+
+async def _whoever_asks(request: Request) -> User:
+    header = request.headers.get("authorization", "")
+    if not header:
+        return _from_cookie(request, get_doorkeeper(request))
+    try:
+        name, password = _basic(header)
+        return await checked(request, name, password)
+    except ApiError as error:
+        headers = {**(error.headers or {}), **(_challenge(request) or {})}
+        raise ApiError(error.status, error.reason, headers) from None
 
 
 async def checked(request: Request, name: str, password: str) -> User:
@@ -157,14 +157,20 @@ async def checked(request: Request, name: str, password: str) -> User:
 
 
 def require_management_tag(user: User) -> None:
-    if not MANAGEMENT_TAGS & set(user.tags):
-        raise ApiError(401, "user has no management tag")
+    if not _has_management_tag(user):
+        raise ApiError(403, "user has no management tag")
+
+
+def _has_management_tag(user: User) -> bool:
+    return not MANAGEMENT_TAGS.isdisjoint(user.tags)
 
 
 def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
     session = doorkeeper.session(request.cookies.get(COOKIE, ""))
     user = doorkeeper.broker.users.by_name.get(session.user) if session else None
     if session is None or user is None or user.password_id != session.password_id:
+        raise ApiError(401, "not signed in", _challenge(request))
+    if not _has_management_tag(user):  # it had one: the page is to ask who is there now
         raise ApiError(401, "not signed in", _challenge(request))
     if isinstance(doorkeeper.broker.access.logins.accept(user.name, client_host(request)), Refused):
         raise ApiError(401, _NOT_FROM_HERE)  # signed in from here, and carried elsewhere

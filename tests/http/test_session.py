@@ -197,6 +197,27 @@ async def test_changed_user_is_signed_out(web: httpx.AsyncClient, change: dict[s
     assert (await _asked_with(web, cookies)).status_code == 401
 
 
+async def test_user_without_a_tag_is_known_but_not_let_in(
+    running: leveret.Broker, web: httpx.AsyncClient
+) -> None:
+    """403 to a right password; a session from before the tag was taken away is over."""
+    admin, plain = httpx.BasicAuth("guest", "guest"), {"username": "plain", "password": "p"}
+    body = {"password": "p", "tags": "management"}
+    assert (await web.put("/api/users/plain", json=body, auth=admin)).status_code == 201
+    assert (await web.post("/api/login", json=plain)).status_code == 200
+    cookies = dict(web.cookies)
+    assert (await _asked_with(web, cookies)).status_code == 200
+    running.broker.users.set_tags("plain", ())
+    assert (await _asked_with(web, cookies)).status_code == 401
+    for answer in (
+        await web.post("/api/login", json=plain),
+        await web.get("/api/whoami", auth=("plain", "p")),
+    ):
+        assert answer.status_code == 403
+        assert answer.json()["reason"] == "user has no management tag"
+        assert "www-authenticate" not in answer.headers
+
+
 async def test_sessions_last_an_hour_of_silence_and_a_working_day() -> None:
     assert (IDLE_SECONDS, ABSOLUTE_SECONDS) == (3_600, 28_800)
 

@@ -165,5 +165,5 @@ def test_wrong_password_over_http_is_one_line(served: Served, lines: Lines) -> N
         assert wrong.get("/api/whoami").status_code == 401
         lines("login of 'few' refused: wrong user name or password")
         lines("refused", count=1)
-        assert plain.get("/api/whoami").status_code == 401  # right, but without a tag
-        lines("GET /api/whoami of user '' refused: 401")
+        assert plain.get("/api/whoami").status_code == 403  # right, but without a tag
+        lines("GET /api/whoami of user 'plain' refused: 403")
