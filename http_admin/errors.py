@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from http_admin.answers import JsonAnswer
 from leveret.model.errors import BrokerError, ReplyCode
@@ -85,7 +86,16 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JsonAnswer:
         headers = dict(error.headers) if error.headers else None
+        if error.status_code == 405:
+            headers = {"Allow": ", ".join(_methods_at(request))}
         return error_response(error.status_code, str(error.detail), headers)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """Each method of a path is a route of its own, and the first of them speaks for itself only."""
+    routes = [one for one in request.app.routes if isinstance(one, Route)]
+    here = [one for one in routes if one.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for one in here for method in one.methods or ()})
 
 
 def _sentence(error: dict[str, Any]) -> str:

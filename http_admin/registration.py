@@ -35,7 +35,16 @@ class Refusal(BaseModel):
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": Refusal, "description": "The request makes no sense."},
-    401: {"model": Refusal, "description": "Nobody we know, or a wrong password."},
+    401: {
+        "model": Refusal,
+        "description": "Nobody we know, or a wrong password.",
+        "headers": {
+            "WWW-Authenticate": {
+                "description": "Not for a page's own requests: a browser would ask for a password.",
+                "schema": {"type": "string", "const": 'Basic realm="Leveret"'},
+            }
+        },
+    },
     403: {"model": Refusal, "description": "Known, but not allowed to."},
     404: {"model": Refusal, "description": "There is no such thing."},
 }

@@ -4,13 +4,28 @@ Nothing they contain may break the broker, no answer may differ from its descrip
 against the description is refused, and a client of AMQP beside them goes on all the while. Here a
 few requests for each operation; `make torture` makes a thousand, follows the ids in answers to the
 next request as every role, and measures what the client notices (tests/torture/security/bombs.py).
+
+Of schemathesis' checks, these are not used:
+
+- `unsupported_method` and `missing_required_header` are for requests of a phase that is not run
+  here. Other methods are tried by tests/http/test_rights.py; no operation needs a header.
+- `ignored_auth` asks everything twice more where somebody is logged in, so it is for nobody's
+  requests. Every route is asked with a wrong password in tests/http/test_rights.py.
+- `positive_data_acceptance`: which values are right depends on what there is (a page beyond the
+  end, a user who is gone), which no description says.
+- `negative_data_rejection`: some wrong spellings are taken, as by RabbitMQ; a test here knows.
+
+`use_after_free` and `ensure_resource_availability` are for walks, which seldom delete what they
+have made: so there is a test of every kind of object, too.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import jsonschema_rs
 import pika
@@ -24,11 +39,15 @@ from schemathesis import Case
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
+    ensure_resource_availability,
+    ignored_auth,
+    response_headers_conformance,
     response_schema_conformance,
     status_code_conformance,
+    use_after_free,
 )
 
-from http_admin.openapi import describe
+from http_admin.openapi import OPEN_PATHS, describe
 from leveret.broker import Broker
 from leveret.broker.users import hash_password
 from leveret.model.store import PermissionDefinition
@@ -44,8 +63,10 @@ LEFT_OUT = ("/api/shutdown", "/api/reset", "/api/stream")
 NOTHING_TO_GET_WRONG = "GET /metrics"
 # A walk knows the names of what is there: it would lock itself out, or the canary.
 NOT_WALKED = r"^/api/(users|permissions|vhosts|connections/|definitions)"
-ROLES = ("guest", "guest", "guest", "policymaker", "monitoring", "management", "plain")
+TAGS = ("policymaker", "monitoring", "management")
+ROLES = ("guest", "guest", "guest", *TAGS, "plain")
 """Half of the requests are an administrator's: the others get less far."""
+NOBODY = "nobody"
 EMPTY_NAME = 405
 """A walk fills in the default exchange's name, which is empty, and is at another path."""
 UNWELL = {"/api/health/checks/": 503}
@@ -73,7 +94,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def _add_users(hub: Broker) -> None:
-    for role in set(ROLES) - {"guest"}:
+    for role in (*TAGS, "plain"):
         tags = () if role == "plain" else (role,)
         hub.users.put_user(role, hash_password(role), tags)
         hub.users.set_permission(PermissionDefinition(role, "/", ".*", ".*", ".*"))
@@ -159,18 +180,28 @@ def _lines() -> list[str]:
     return [line for line in RULES if line.split()[1] not in (*LEFT_OUT, *unlisted)]
 
 
-def _check(case: Case[Any], answer: Any) -> None:
+def _login(role: str) -> tuple[str, str] | None:
+    return None if role == NOBODY else (role, role)
+
+
+def _check(case: Case[Any], answer: Any, role: str, recorder: Any = None) -> None:
     if answer.status_code >= 500:
         allowed = [code for path, code in UNWELL.items() if case.operation.path.startswith(path)]
         assert answer.status_code in allowed, answer.text
     if answer.status_code >= 400:
         assert answer.json().keys() >= {"reason"}, answer.text
+    elif role in (NOBODY, "plain"):
+        assert case.operation.path in OPEN_PATHS, answer.text
     if answer.status_code == EMPTY_NAME:
         return
-    checks = [content_type_conformance, status_code_conformance]
+    checks = [content_type_conformance, status_code_conformance, response_headers_conformance]
+    if recorder is not None:  # only a walk knows what went before
+        checks += [use_after_free, ensure_resource_availability]
     if not (case.query or {}).get("columns"):  # a row cut to some columns lacks the others
         checks.append(response_schema_conformance)
-    case.validate_response(answer, checks=checks)
+    if role == NOBODY:
+        checks.append(ignored_auth)
+    case.validate_response(answer, checks=checks, recorder=recorder)
 
 
 @pytest.mark.timeout(7200)
@@ -183,7 +214,22 @@ def test_no_request_makes_the_broker_fail(described: schemathesis.BaseSchema, li
         @given(case=described[path][method].as_strategy(), role=st.sampled_from(ROLES))
         @settings(max_examples=EXAMPLES, **SETTINGS)
         def ask(case: Case[Any], role: str) -> None:
-            _check(case, case.call(auth=(role, role), timeout=60, session=session))
+            _check(case, case.call(auth=_login(role), timeout=60, session=session), role)
+
+        ask()
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("line", _lines())
+def test_nobody_gets_anywhere(described: schemathesis.BaseSchema, line: str) -> None:
+    method, path = line.split()
+
+    with requests.Session() as session:
+
+        @given(case=described[path][method].as_strategy())
+        @settings(max_examples=WRONG_EXAMPLES, **SETTINGS)
+        def ask(case: Case[Any]) -> None:
+            _check(case, case.call(timeout=60, session=session), NOBODY)
 
         ask()
 
@@ -205,8 +251,8 @@ def test_what_goes_against_the_description_is_refused(
             is_body_wrong = _is_wrong_in(case, "BODY")
             if is_body_wrong and "vhost" in case.path_parameters:
                 case.path_parameters["vhost"] = "%2F"  # a name made up would be refused for itself
-            answer = case.call(auth=(role, role), timeout=60, session=session)
-            _check(case, answer)
+            answer = case.call(auth=_login(role), timeout=60, session=session)
+            _check(case, answer, role)
             if answer.status_code < 400 and is_body_wrong:
                 assert _is_spelled_otherwise(case, described.raw_schema), case.body
 
@@ -250,21 +296,41 @@ def _holds(value: Any) -> bool:
 
 @pytest.mark.timeout(7200)
 @pytest.mark.torture
-@pytest.mark.parametrize("role", dict.fromkeys(ROLES))
+@pytest.mark.parametrize("role", dict.fromkeys((*ROLES, NOBODY)))
 def test_no_walk_makes_the_broker_fail(described: schemathesis.BaseSchema, role: str) -> None:
     """What one answer named is used by the next request."""
     chosen = described.exclude(path=list(LEFT_OUT)).exclude(path_regex=NOT_WALKED)
 
     class Walk(chosen.as_state_machine(), RuleBasedStateMachine):  # type: ignore[misc]
         def get_call_kwargs(self, case: Case[Any]) -> dict[str, Any]:
-            return {"auth": (role, role), "timeout": 60}
+            return {"auth": _login(role), "timeout": 60}
 
         def validate_response(self, response: Any, case: Case[Any], **_: Any) -> None:
-            _check(case, response)
+            _check(case, response, role, self.recorder)
 
     run_state_machine_as_test(
         Walk, settings=settings(max_examples=WALKS, stateful_step_count=20, **SETTINGS)
     )
+
+
+def _objects() -> list[str]:
+    paths = dict.fromkeys(line.split()[1] for line in RULES)
+    return [path for path in paths if all(f"{m} {path}" in RULES for m in ("GET", "PUT", "DELETE"))]
+
+
+@pytest.mark.parametrize("path", _objects())
+def test_what_is_made_is_there_until_it_is_deleted(fuzzed: Served, path: str) -> None:
+    values = {} if path == "/api/vhosts/{vhost}" else {"vhost": "/"}
+    real = re.sub(r"{(\w+)}", lambda match: quote(values.get(match[1], "made"), ""), path)
+    with fuzzed.client() as client:
+        if path.endswith("permissions/{vhost}/{user}"):
+            client.put("/api/users/made", json=RULES["PUT /api/users/{name}"].body)
+        assert client.get(real).status_code == 404
+        assert client.put(real, json=RULES[f"PUT {path}"].body).status_code == 201
+        assert client.get(real).status_code == 200
+        assert client.delete(real).status_code == 204
+        assert client.get(real).status_code == 404
+        assert client.delete(real).status_code == 404
 
 
 def test_broker_is_well_afterwards(fuzzed: Served) -> None:

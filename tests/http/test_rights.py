@@ -96,10 +96,14 @@ def test_few_routes_are_open_to_everybody() -> None:
     assert sum(rule.needs is Needs.NOTHING for rule in RULES.values()) <= 4
 
 
+def _filled_in(template: str, vhost: str) -> str:
+    values = VALUES | {"vhost": vhost}
+    return re.sub(r"{(\w+)}", lambda match: quote(values[match[1]], ""), template)
+
+
 def _ask(client: httpx.Client, line: str, rule: Rule, vhost: str) -> int:
     method, template = line.split(" ", 1)
-    values = VALUES | {"vhost": vhost}
-    path = re.sub(r"{(\w+)}", lambda match: quote(values[match[1]], ""), template)
+    path = _filled_in(template, vhost)
     body = None if rule.body is None else json.dumps(rule.body)
     client.cookies.clear()
     # Streamed, because one of them never ends.
@@ -135,6 +139,22 @@ def test_no_other_method_opens_a_route(clients: dict[str, httpx.Client], path: s
             assert status == 200
         else:
             assert status in (401, 404, 405), (method, status)
+
+
+NAMES_OF_USERS_TOO = ("/api/users/bulk-delete", "/api/users/without-permissions")
+
+
+@pytest.mark.parametrize(
+    "path", sorted({line.split()[1] for line in RULES}.difference(NAMES_OF_USERS_TOO))
+)
+def test_other_methods_are_told_which_there_are(
+    clients: dict[str, httpx.Client], path: str
+) -> None:
+    listed = {line.split()[0] for line in RULES if line.split()[1] == path}
+    for method in set(METHODS) - listed - ({"HEAD"} if "GET" in listed else set()):
+        answer = clients["administrator"].request(method, _filled_in(path, OWN))
+        assert answer.status_code == 405, (method, answer.text)
+        assert set(answer.headers["allow"].split(", ")) == listed
 
 
 @pytest.mark.parametrize("line", RULES)
