@@ -91,6 +91,12 @@ def _pika(running: leveret.Broker, context: ssl.SSLContext, **more: Any) -> Any:
     )
 
 
+def _shown_everywhere(running: leveret.Broker, context: ssl.SSLContext) -> list[bytes]:
+    """By AMQPS and by HTTPS."""
+    assert running.https_address is not None
+    return [_shown_at(one, context) for one in (_address(running), running.https_address)]
+
+
 def _shown(running: leveret.Broker, context: ssl.SSLContext) -> bytes:
     return _shown_at(_address(running), context)
 
@@ -321,10 +327,11 @@ def test_changed_files_are_taken_and_open_connections_go_on(
     monkeypatch.setattr("leveret.tls.LOOK_SECONDS", 0.02)
     own = Authority(tmp_path)
     with _broker(**own.settings) as running:
-        before = _shown(running, own.client())
+        amqps, https = _shown_everywhere(running, own.client())
+        assert amqps == https
         connection = _pika(running, own.client())
         own.issue()
-        _until(lambda: _shown(running, own.client()) != before)
+        _until(lambda: amqps not in _shown_everywhere(running, own.client()))
         connection.channel().queue_declare("still", exclusive=True)
         connection.close()
 
@@ -332,15 +339,15 @@ def test_changed_files_are_taken_and_open_connections_go_on(
 def test_files_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
     own = Authority(tmp_path)
     with _broker(**own.settings) as running:
-        before, tls = _shown(running, own.client()), running.tls
+        before, tls = _shown_everywhere(running, own.client()), running.tls
         assert tls is not None
         for broken in (b"", b"nonsense", trustme.CA().issue_cert("x").private_key_pem.bytes()):
             own.key.write_bytes(broken)
             assert tls.reload() is False
-            assert _shown(running, own.client()) == before
+            assert _shown_everywhere(running, own.client()) == before
         own.issue()
         assert tls.reload() is True
-        assert _shown(running, own.client()) != before
+        assert before[0] not in _shown_everywhere(running, own.client())
 
 
 def test_sighup_renews_the_certificate(tmp_path: Path) -> None:
