@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from functools import partial
 
 import pika
@@ -71,6 +72,34 @@ def test_headers_count(url):
         with pika.BlockingConnection(pika.URLParameters(url)) as other:
             other.channel().queue_purge("memory")
         until(connection, lambda: told == ["blocked", "unblocked"])
+
+
+@pytest.mark.parametrize("first", ["memory", "disk"])
+def test_unblocked_is_told_when_the_last_alarm_has_gone(broker, url, first):
+    alarms = broker.running.broker.alarms
+
+    def is_left(name):
+        return broker.call(lambda: list(alarms.raised)) == [name]
+
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        told = listen(connection)
+        channel = connection.channel()
+        channel.queue_declare("memory")
+        publish = partial(channel.basic_publish, "", "memory", b"x" * 100_000)
+        publish_until(connection, lambda: told == ["blocked"], publish)
+        broker.call(lambda: alarms.set("disk", "low on disk"))
+        with pika.BlockingConnection(pika.URLParameters(url)) as other:
+            end: dict[str, Callable[[], object]] = {
+                "memory": partial(other.channel().queue_purge, "memory"),
+                "disk": lambda: broker.call(lambda: alarms.set("disk", "")),
+            }
+            last = "disk" if first == "memory" else "memory"
+            end[first]()
+            until(connection, lambda: is_left(last))
+            connection.process_data_events(0.2)
+            assert told == ["blocked"]
+            end[last]()
+            until(connection, lambda: told == ["blocked", "unblocked"])
 
 
 def test_publishers_are_blocked_by_what_they_send_and_not_only_by_the_clock(broker, client):
