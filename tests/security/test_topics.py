@@ -10,6 +10,7 @@ import pytest
 from pamqp import body, header
 from pamqp.commands import Basic, Channel, Exchange, Queue
 
+from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec
 from leveret.broker import Action, Broker
 from leveret.broker.access.passwords import hash_password
@@ -156,6 +157,105 @@ def test_bad_pattern_is_refused(served: Served) -> None:
     bad = TopicPermissionDefinition(USER, "/", "amq.topic", "(", ".*")
     with pytest.raises(PreconditionFailed, match="invalid pattern"):
         served.on_loop(lambda hub: hub.users.set_topic_permission(bad))
+
+
+# Every action that has routing keys ---------------------------------------------------------------
+
+BOUND, NEW = "topic.bound", "topic.new"
+TOPICS = "/api/bindings/%2F/e/topics"
+ASKED: dict[Action, tuple[str, tuple[Any, ...], tuple[str, str, Any]]] = {
+    Action.PUBLISH: (
+        BOUND,
+        _publish("topics", BOUND),
+        (
+            "POST",
+            "/api/exchanges/%2F/topics/publish",
+            {"routing_key": BOUND, "payload": "x", "properties": {}},
+        ),
+    ),
+    Action.QUEUE_BIND: (
+        NEW,
+        (Queue.Bind(queue="held", exchange="topics", routing_key=NEW),),
+        ("POST", f"{TOPICS}/q/held", {"routing_key": NEW}),
+    ),
+    Action.QUEUE_UNBIND: (
+        BOUND,
+        (Queue.Unbind(queue="held", exchange="topics", routing_key=BOUND),),
+        ("DELETE", f"{TOPICS}/q/held/{BOUND}", None),
+    ),
+    Action.EXCHANGE_BIND: (
+        NEW,
+        (Exchange.Bind(destination="to", source="topics", routing_key=NEW),),
+        ("POST", f"{TOPICS}/e/to", {"routing_key": NEW}),
+    ),
+    Action.EXCHANGE_UNBIND: (
+        BOUND,
+        (Exchange.Unbind(destination="to", source="topics", routing_key=BOUND),),
+        ("DELETE", f"{TOPICS}/e/to/{BOUND}", None),
+    ),
+}
+"""The key, over AMQP, and over HTTP."""
+PATTERNS = [("^topic[.]", True), ("^other$", False), ("", False)]
+
+
+def _begin_again(hub: Broker, action: Action, text: str) -> None:
+    """One thing bound each way; the other right says the opposite, and so must not matter."""
+    vhost = hub.vhosts["/"]
+    for name in ("held", "topics"):
+        if name in vhost.queues:
+            vhost.delete_queue(name)
+        if name in vhost.exchanges:
+            vhost.delete_exchange(name)
+    vhost.declare_queue(QueueSpec("held"))
+    vhost.declare_exchange(ExchangeSpec("topics", "topic"))
+    vhost.bind("topics", Destination(DestinationKind.QUEUE, "held"), BOUND, {})
+    vhost.bind("topics", Destination(DestinationKind.EXCHANGE, "to"), BOUND, {})
+    rights = {right.value: "" if text == "^topic[.]" else ".*" for right in TOPIC_NEEDS.values()}
+    rights[TOPIC_NEEDS[action].value] = text
+    hub.users.set_topic_permission(TopicPermissionDefinition(USER, "/", "topics", **rights))
+
+
+def _state(hub: Broker) -> tuple[set[str], int]:
+    vhost = hub.vhosts["/"]
+    return {str(one) for one in vhost.bindings()}, vhost.queues["held"].ready_count
+
+
+@pytest.mark.parametrize(("text", "is_allowed"), PATTERNS)
+@pytest.mark.parametrize("action", TOPIC_NEEDS)
+def test_every_action_over_amqp(
+    served: Served, client: RawClient, action: Action, text: str, is_allowed: bool
+) -> None:
+    served.on_loop(lambda hub: _begin_again(hub, action, text))
+    before = served.on_loop(_state)
+    key, frames, _ = ASKED[action]
+    channel = client.channel(1)
+    channel.send(*frames)
+    if is_allowed:
+        channel.send(Channel.Flow(active=True))
+        while not isinstance(client.next_on(1).decode(), Channel.FlowOk):
+            pass
+        channel.call(Channel.Close(0, "", 0, 0))
+    else:
+        channel.expect_close(403, REFUSED.format(key, "topics"))
+    assert (served.on_loop(_state) != before) is is_allowed
+
+
+@pytest.mark.parametrize(("text", "is_allowed"), PATTERNS)
+@pytest.mark.parametrize("action", TOPIC_NEEDS)
+def test_every_action_over_http(
+    served: Served, action: Action, text: str, is_allowed: bool
+) -> None:
+    served.on_loop(lambda hub: _begin_again(hub, action, text))
+    before = served.on_loop(_state)
+    key, _, (method, path, given) = ASKED[action]
+    with served.client(USER) as api:
+        answer = api.request(method, path, json=given)
+    if is_allowed:
+        assert answer.status_code in (200, 201, 204), answer.text
+    else:
+        assert answer.status_code == 403
+        assert answer.json()["reason"] == REFUSED.format(key, "topics")
+    assert (served.on_loop(_state) != before) is is_allowed
 
 
 def test_every_action_with_keys_has_a_topic_need() -> None:
