@@ -72,13 +72,28 @@ def _rewrite(
     """Records removed and bytes freed; None if the segment stays as it is."""
     path = log_path(partition.directory, info.base_offset)
     aside = path.with_suffix(".log.tmp")
-    removed = size = 0
+    try:
+        removed, size = _copy(partition, info, aside, (newest, horizon))
+        replacement = aside if removed and size else None
+        swapped = bool(removed) and partition.swap_segment(info.base_offset, replacement, size)
+    except OSError:
+        aside.unlink(missing_ok=True)  # a full disk needs every octet
+        raise
+    aside.unlink(missing_ok=True)
+    return (removed, info.size - size) if swapped else None
+
+
+def _copy(
+    partition: Partition, info: SegmentInfo, aside: Path, rule: tuple[dict[bytes, int], int]
+) -> tuple[int, int]:
+    """What is kept of a segment, written aside: records removed, and its size."""
+    removed = 0
     with open(aside, "wb") as file:
         for found in _walk(partition, info):
             if isinstance(found, Damage):
                 removed = 0
                 break
-            kept = _kept(found, newest, horizon)
+            kept = _kept(found, *rule)
             removed += found.header.record_count - len(kept)
             if kept or not found.header.record_count:
                 file.write(_encoded(partition.log_id, found, kept))
@@ -86,17 +101,7 @@ def _rewrite(
         file.flush()
         if removed and partition.settings.durable:
             os.fsync(file.fileno())
-    return _swap(partition, info, aside, (removed, size))
-
-
-def _swap(
-    partition: Partition, info: SegmentInfo, aside: Path, outcome: tuple[int, int]
-) -> tuple[int, int] | None:
-    removed, size = outcome
-    replacement = aside if removed and size else None
-    swapped = bool(removed) and partition.swap_segment(info.base_offset, replacement, size)
-    aside.unlink(missing_ok=True)
-    return (removed, info.size - size) if swapped else None
+    return removed, size
 
 
 def _walk(partition: Partition, info: SegmentInfo) -> Iterator[Batch | Damage]:

@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -125,6 +126,22 @@ def test_a_crash_before_the_rename_leaves_the_old_segment(tmp_path, monkeypatch)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.log")} == before
     assert len(contents(again)) == 4
     again.close()
+
+
+def test_on_a_full_disk_nothing_is_left_of_the_copy(table, monkeypatch):
+    newest = {key: value for key, value, _ in contents(table)}
+
+    def refuse(*_: object) -> bytes:
+        raise OSError(errno.ENOSPC, "the disk says no")
+
+    monkeypatch.setattr("queues.log.compaction._encoded", refuse)
+    with pytest.raises(OSError, match="the disk says no"):
+        compact(table, now_ms=0)
+    assert not list(table.directory.glob("*.tmp"))
+    assert {key: value for key, value, _ in contents(table)} == newest
+    monkeypatch.undo()
+    compact(table, now_ms=0)
+    assert contents(table) == [("k3", "v1", 3), ("k2", "v2", 4), ("k1", "v3", 5)]
 
 
 def test_a_crash_between_segments_loses_nothing_that_counts(tmp_path, monkeypatch):
