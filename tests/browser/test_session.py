@@ -114,9 +114,9 @@ def test_a_monitor_sees_much_and_changes_little(stranger: Dashboard) -> None:
 
 
 def test_who_has_no_role_is_not_let_in(stranger: Dashboard) -> None:
-    stranger.watch.expect("401")
+    stranger.watch.expect("403")
     stranger.sign_in("kiosk", "kiosk")
-    expect(stranger.test_id("error")).to_be_visible()
+    expect(stranger.test_id("error")).to_contain_text("no management tag")
     assert _cookie(stranger) == {}
 
 

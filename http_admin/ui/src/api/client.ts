@@ -121,7 +121,7 @@ export async function signIn(username: string, password: string): Promise<Sessio
   try {
     return remember(await post<Session>('/api/login', { username, password }));
   } catch (error) {
-    if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {
+    if (error instanceof ApiError && error.status === 401) {
       throw new ApiError(error.status, 'That user name and password do not match.');
     }
     throw error;
