@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import random
 import re
+import resource
 import struct
 import sys
 import time
@@ -280,6 +281,11 @@ async def fuzz_decoders(
     return sum(runs for runs, _, _ in results), covered, problems
 
 
+def _inherited_mb() -> int:
+    """A new process counts what the one that started it held as its own peak."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
 async def _atheris(
     seeds: Path, limit: str, largest: str, seed: int, progress: Progress
 ) -> tuple[int, str, list[str]]:
@@ -287,7 +293,7 @@ async def _atheris(
     began, seconds = time.monotonic(), int(limit.rpartition("=")[2])
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.torture.security.atheris_harness",
-        limit, f"-seed={seed % 2**31}", "-rss_limit_mb=1024", "-timeout=60",
+        limit, f"-seed={seed % 2**31}", f"-rss_limit_mb={_inherited_mb() + 1024}", "-timeout=60",
         f"-artifact_prefix={seeds}-", largest, str(seeds),
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
