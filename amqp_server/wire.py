@@ -333,9 +333,7 @@ class Wire:
             self._heartbeat(channel, last - position - 7)
         elif kind in (FRAME_HEADER, FRAME_BODY):
             held = self.channels.get(channel)
-            if held is None:
-                self._refuse_content_frame(channel)
-            elif held.state is ChannelState.OPEN:
+            if held is None or held.state is ChannelState.OPEN:
                 take = self._content_header if kind == FRAME_HEADER else self._content_body
                 take(channel, held, data[position : last + 1])
         else:
@@ -347,16 +345,17 @@ class Wire:
         if size != 0:
             raise ProtocolError("heartbeat with a payload")
 
-    def _content_header(self, channel: int, held: WireChannel, frame: bytes) -> None:
-        if held.publish is None or held.missing != -1:
-            raise ProtocolError("content header out of turn", ReplyCode.UNEXPECTED_FRAME)
+    def _content_header(self, channel: int, held: WireChannel | None, frame: bytes) -> None:
+        """What no peer may say at all is refused before it is asked whose turn it is."""
         if len(frame) < 22:
             raise ProtocolError("content header is cut off")
         _, _, size, class_id, weight, body_size = _CONTENT.unpack_from(frame)
-        if class_id != BASIC_CLASS or weight != 0:
-            raise ProtocolError("content header of another class", ReplyCode.UNEXPECTED_FRAME)
         if body_size > HARD_MESSAGE_LIMIT:
             raise ProtocolError(f"message of {body_size} octets announced")
+        if held is None or held.publish is None or held.missing != -1:
+            raise ProtocolError("content header out of turn", ReplyCode.UNEXPECTED_FRAME)
+        if class_id != BASIC_CLASS or weight != 0:
+            raise ProtocolError("content header of another class", ReplyCode.UNEXPECTED_FRAME)
         if body_size > self.max_message_size:
             held.publish = None
             self.sink.on_refused_content(
@@ -371,8 +370,8 @@ class Wire:
         self._unfinished += len(frame)
         self._finish_content(channel, held)
 
-    def _content_body(self, channel: int, held: WireChannel, frame: bytes) -> None:
-        if held.publish is None or held.missing == -1:
+    def _content_body(self, channel: int, held: WireChannel | None, frame: bytes) -> None:
+        if held is None or held.publish is None or held.missing == -1:
             raise ProtocolError("content body out of turn", ReplyCode.UNEXPECTED_FRAME)
         size = len(frame) - FRAME_OVERHEAD
         if size > held.missing:
@@ -487,10 +486,6 @@ class Wire:
 
     def _refuse_closed_channel(self, channel: int) -> None:
         raise ProtocolError("expected 'channel.open'", ReplyCode.CHANNEL_ERROR)
-
-    def _refuse_content_frame(self, channel: int) -> None:
-        code = ReplyCode.UNEXPECTED_FRAME if channel == 0 else ReplyCode.CHANNEL_ERROR
-        raise ProtocolError("content without basic.publish", code)
 
     def _refuse_in_content(self) -> None:
         raise ProtocolError("method inside content", ReplyCode.UNEXPECTED_FRAME)

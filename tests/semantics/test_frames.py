@@ -87,8 +87,11 @@ def test_c021_content_out_of_turn(client, frames):
     client.expect_close(505, "UNEXPECTED_FRAME")
 
 
-def test_c021_content_header_on_channel_0(client):
-    client.send_bytes(wire.content_header(0, 0))
+@pytest.mark.parametrize("number", [0, 7, 65535])
+@pytest.mark.parametrize("frames", [wire.content_header, wire.body], ids=["header", "body"])
+def test_c021_content_on_channel_0_and_where_no_channel_is(client, number, frames):
+    client.channel()
+    client.send_bytes(frames(number, 1 if frames is wire.content_header else b"x"))
     client.expect_close(505)
 
 
@@ -102,6 +105,13 @@ def test_c022_more_body_than_declared(client, channel, names, expected):
         client.expect_silence()
 
 
+@pytest.mark.parametrize("number", [0, 1, 7], ids=["channel 0", "out of turn", "not open"])
+def test_c021_content_header_cut_off(client, number):
+    client.channel()
+    client.send_bytes(wire.frame(wire.HEADER, number, b"\0\x3c\0\0\0\0\0"))
+    client.expect_close(501)
+
+
 def test_c023_absurd_declared_size(client, expected):
     client.channel()
     client.send_bytes(wire.publish(1, "", "q") + wire.content_header(1, (1 << 63) - 1))
@@ -109,6 +119,22 @@ def test_c023_absurd_declared_size(client, expected):
         client.expect_close(501)
     else:
         client.expect_silence()
+
+
+@pytest.mark.parametrize("number", [0, 1, 7], ids=["channel 0", "out of turn", "not open"])
+def test_c023_absurd_declared_size_where_no_content_may_come(client, expected, number):
+    """It is refused for what it says, wherever it says it; RabbitMQ sees only where it comes."""
+    client.channel()
+    client.send_bytes(wire.content_header(number, 1 << 63))
+    client.expect_close(expected(leveret=501, rabbitmq=505))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_c023_absurd_declared_size_before_tune(raw, expected, number):
+    client = raw()
+    client.start()
+    client.send_bytes(wire.content_header(number, 1 << 63))
+    expect_refusal(client, expected, 501)
 
 
 def test_c024_declared_size_over_the_configured_maximum(client, channel, names, expected):

@@ -29,7 +29,8 @@ BEFORE_TUNE = {
     "200 KB": (struct.pack(">BHI", 1, 0, 200_000), 501),
     "4 GB": (struct.pack(">BHI", 1, 0, 2**32 - 1), 501),
     "4 GB of body": (struct.pack(">BHI", 3, 1, 2**32 - 1), 501),
-    "2^63 of content": (wire.content_header(1, 2**63), 504),
+    "2^63 of content": (wire.content_header(1, 2**63), 501),
+    "2^63 of content on channel 0": (wire.content_header(0, 2**63), 501),
     "2^63 of content behind its method": (_PUBLISH + wire.content_header(1, 2**63), 504),
 }
 AFTER_TUNE = {
@@ -37,6 +38,9 @@ AFTER_TUNE = {
     "200 KB": (struct.pack(">BHI", 1, 1, 200_000), 501),
     "4 GB": (struct.pack(">BHI", 3, 1, 2**32 - 1), 501),
     "2^63 of content": (_PUBLISH + wire.content_header(1, 2**63), 501),
+    "2^63 of content nobody published": (wire.content_header(1, 2**63), 501),
+    "2^63 of content on channel 0": (wire.content_header(0, 2**63), 501),
+    "2^63 of content on no channel": (wire.content_header(9, 2**63), 501),
     "2^64 - 1 of content": (_PUBLISH + wire.content_header(1, 2**64 - 1), 501),
     "1 GB of content": (_PUBLISH + wire.content_header(1, 2**30), 501),
     "17 MiB of content": (_PUBLISH + wire.content_header(1, 17 << 20), 406),
@@ -45,8 +49,8 @@ AFTER_TUNE = {
         501,
     ),
 }
-"""What is announced, and the code of the answer; the octets announced never come. Where there is no
-channel yet, content is refused for that reason."""
+"""What is announced, and the code of the answer; the octets announced never come. A method
+that needs a channel is refused where there is none, before what follows it is looked at."""
 
 
 async def _greet(one: Raw) -> None:
@@ -99,7 +103,7 @@ async def announce_much(
     figures = (
         f"{tries} announcements of {len(KINDS)} kinds, {', '.join(STAGES)}, up to "
         "4 GB in a frame and 2^64 octets in a message: refused unread with 501, 406 beyond the "
-        f"largest message, or 504 where no channel is; {growth:+.1f} MB"
+        f"largest message, 504 behind a method where no channel is; {growth:+.1f} MB"
     )
     return Outcome("R-31", "announced and never sent", figures, tuple(problems))
 
@@ -178,7 +182,7 @@ _ILLEGAL = {
         504,
     ),
     "a channel opened twice": (frame.marshal(_OPEN, 1), 504),
-    "content on a channel never opened": (wire.content_header(7, 1), 504),
+    "content on a channel never opened": (wire.content_header(7, 1), 505),
     "content nobody announced": (wire.content_header(1, 1), 505),
     "content on channel 0": (wire.content_header(0, 1), 505),
     "a heartbeat on a channel": (wire.frame(wire.HEARTBEAT, 1), 505),
