@@ -7,7 +7,6 @@ seconds. That a match costs little is counted in tests/unit/routing. `make tortu
 forms.
 """
 
-import asyncio
 import contextlib
 from copy import deepcopy
 
@@ -21,6 +20,7 @@ from tests.torture.security import round_trips
 from tests.torture.security.extremes import announce_much, open_all_channels
 from tests.torture.security.fuzz import fuzz_decoders
 from tests.torture.security.matching import BOMBS, HAYSTACK, taken_in_spite
+from tests.torture.security.new_keys import ask_for_keys
 from tests.torture.security.scans import (
     CHECKED,
     judge_sslyze,
@@ -31,7 +31,7 @@ from tests.torture.security.scans import (
 )
 from tests.torture.security.sources import look_with_bandit
 from tests.torture.security.splits import split_sessions
-from tests.torture.security.tls_peers import WRONG, ask_for_keys, speak_something_else
+from tests.torture.security.tls_peers import WRONG, speak_something_else
 
 SEED = 20_261_116
 pytestmark = pytest.mark.timeout(300)
@@ -105,13 +105,12 @@ async def test_r38_sslyze_finds_nothing_old_or_weak(tmp_path):
         assert judge_sslyze(failed) == [f"sslyze could not check {name}: ERROR BUG_IN_SSLYZE"]
 
 
-@pytest.mark.filterwarnings("ignore:The asyncore module:DeprecationWarning")  # of tlslite
 async def test_r38_peers_of_another_protocol_and_new_keys(tmp_path):
     """Whoever is never closed is waited for in vain; errors in the log make the stop fail."""
     broker = BrokerProcess(tmp_path / "data", env={"LEVERET_HTTP_ENABLED": "true"})
     places = await listen_everywhere(broker, tmp_path)
     assert len(await speak_something_else(places)) == sum(map(len, WRONG.values()))
-    assert await asyncio.to_thread(ask_for_keys, places["amqps"], 50) == 150
+    assert await ask_for_keys(tmp_path, places["amqps"], 50) == 150
     await broker.stop()
 
 

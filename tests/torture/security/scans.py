@@ -49,7 +49,7 @@ async def scan_tls(
     for place in secure:
         found, spoken = await look_with_sslyze(directory, place)
         problems += found
-    seen = await tls_peers.meet(broker, places, STALLED, updates)
+    seen = await tls_peers.meet(broker, places, STALLED, updates, directory)
     more, judged = await _testssl(directory, *secure)
     problems += more
     if await log_in_seconds(broker.address) == float("inf"):

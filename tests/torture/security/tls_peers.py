@@ -1,21 +1,17 @@
-"""R-38: peers that stall, speak something else, or ask for new keys without end, on every port."""
+"""R-38: peers that stall, or speak something else, on every port."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import httpx
-from pamqp import commands, frame
 
 from tests.torture.process import BrokerProcess
-from tests.torture.security.raw import HEADER, Raw, start_ok, tune_and_open
+from tests.torture.security.new_keys import Address, ask_for_keys
+from tests.torture.security.raw import HEADER, Raw
 
-Address = tuple[str, int]
 HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """The beginning of a TLS handshake."""
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
@@ -34,10 +30,7 @@ WRONG = {
     "http": (HELLO, HEADER),
 }
 WRONG_LIMIT, GROWTH_MB = 1.0, 10.0
-KEYS_AT_ONCE = 100
 SECONDS = 60.0
-_ASK = frame.marshal(commands.Basic.Qos(), 1)
-_ANSWER = frame.marshal(commands.Basic.QosOk(), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,7 @@ class Seen:
 
 
 async def meet(
-    broker: BrokerProcess, places: dict[str, Address], stalls: int, updates: int
+    broker: BrokerProcess, places: dict[str, Address], stalls: int, updates: int, directory: Path
 ) -> Seen:
     """`stalls` peers at each port, and `updates` of each of three kinds."""
     await password_is_hashed(places["http"])
@@ -85,7 +78,7 @@ async def meet(
         )
     )
     wrong = await speak_something_else(places)
-    done = await asyncio.to_thread(ask_for_keys, places["amqps"], updates)
+    done = await ask_for_keys(directory, places["amqps"], updates)
     return Seen(waits, wrong, done, broker.memory() - before)
 
 
@@ -121,59 +114,3 @@ async def _ends(address: Address, octets: bytes) -> float:
         return await one.ends()
     finally:
         one.drop()
-
-
-# New keys ----------------------------------------------------------------------------------------
-
-
-def ask_for_keys(address: Address, updates: int) -> int:
-    """Ask for new keys so often in each of three ways; how often that was in all.
-
-    Between two of them there is a request of AMQP, since OpenSSL sends its own new keys with the
-    next thing it has to send. In the end every request must have been answered.
-    """
-    from tlslite.constants import KeyUpdateMessageType
-
-    unasked = KeyUpdateMessageType.update_not_requested
-    asked = KeyUpdateMessageType.update_requested
-    for kind, at_once in ((unasked, KEYS_AT_ONCE), (asked, KEYS_AT_ONCE), (asked, updates)):
-        with contextlib.closing(socket.create_connection(address, SECONDS)) as raw:
-            client = _logged_in(raw)
-            theirs = bytes(client.session.sr_app_secret)
-            for first in range(0, updates, at_once):
-                count = min(at_once, updates - first)
-                for _ in range(count):
-                    _exhaust(client.send_keyupdate_request(kind))
-                    client.write(_ASK)
-                _hear(client, _ANSWER * count)
-            if (bytes(client.session.sr_app_secret) != theirs) != (kind == asked):
-                raise AssertionError("new keys came back unasked, or did not come back")
-    return 3 * updates
-
-
-def _exhaust(sending: Iterable[Any]) -> None:
-    for _ in sending:
-        pass
-
-
-def _logged_in(raw: socket.socket) -> Any:
-    from tlslite.api import HandshakeSettings, TLSConnection
-
-    settings = HandshakeSettings()
-    settings.minVersion = settings.maxVersion = (3, 4)
-    client = TLSConnection(raw)
-    client.handshakeClientCert(settings=settings, serverName="localhost")
-    opening = tune_and_open() + frame.marshal(commands.Channel.Open(), 1)
-    client.write(HEADER + start_ok() + opening + _ASK)
-    _hear(client, _ANSWER)
-    return client
-
-
-def _hear(client: Any, wanted: bytes) -> None:
-    """Read until this is the last that came; other frames may come first."""
-    heard = b""
-    while not heard.endswith(wanted):
-        said = client.read(min=1, max=65536)
-        if not said:
-            raise AssertionError(f"the connection ended, {wanted[-30:]!r} was awaited")
-        heard += said
