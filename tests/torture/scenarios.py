@@ -108,7 +108,7 @@ SCENARIOS = (
     Scenario("R-39", "guessed passwords", 1_200, "tries", guess_passwords),
     *(Scenario(suite.row, suite.title, size, unit, suite) for suite, size, unit in ROWS),
     Scenario("R-41", "rights taken away", 200, "rounds of five", revoke),
-    Scenario("R-48", "bandit, semgrep and pip-audit", 1, "scan", scan_source),
+    Scenario("R-48", "bandit, semgrep and advisories", 1, "scan", scan_source),
     Scenario("R-49", "a flood of names", 100_000, "queues, and as many bindings", flood_names),
     Scenario("R-21", "clock jumps", 200, "settings of the clock", set_the_clock),
     Scenario("C-delay", "kill -9 among delayed messages", 100, "kills", _delay),

@@ -2,14 +2,16 @@
 be vulnerable.
 
 semgrep has rules of the project's own (semgrep_rules.yml): each must find the code it brings along
-before its silence about the source counts. Where no advisories can be asked for, the figure says
-so: nothing was found out then, which is not the same as nothing found.
+before its silence about the source counts. Where pip-audit finds nobody to ask, a copy of an
+advisory database can be (ADVISORIES, advisories.py). Without one nothing was found out, which is
+not the same as nothing found, and the row fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import sys
 from collections import Counter
@@ -20,8 +22,9 @@ import yaml
 
 from tests.support.brokers import ROOT
 from tests.torture.outcome import Outcome, Progress, silent
+from tests.torture.security.advisories import Advisories, installed_here, oldest_allowed
 
-TITLE = "bandit, semgrep and pip-audit"
+TITLE = "bandit, semgrep and advisories"
 SOURCES = ("leveret", "exchange", "queues", "bindings", "amqp_server", "http_admin", "spark_sink")
 RULES = ROOT / "tests" / "torture" / "security" / "semgrep_rules.yml"
 BUILT = ("node_modules", "dist")
@@ -32,7 +35,7 @@ async def scan_source(
 ) -> Outcome:
     problems, figures = list[str](), list[str]()
     folder = _folder(directory)
-    for number, scan in enumerate((look_with_bandit, _semgrep, _pip_audit)):
+    for number, scan in enumerate((look_with_bandit, _semgrep, _advisories)):
         found, figure = await scan(folder)
         problems += found
         figures.append(figure)
@@ -133,33 +136,45 @@ async def _semgrep_finds(report: Path, *where: str) -> tuple[Any, str]:
     return _load(report), said
 
 
-async def _pip_audit(directory: Path) -> tuple[list[str], str]:
+async def _advisories(directory: Path) -> tuple[list[str], str]:
+    """Of whoever can be asked: the index that pip-audit knows, and a copy."""
+    answer, said = await _pip_audit(directory)
+    if answer is None and "No module named" in said:
+        return [f"pip-audit ran nothing: {said[-300:]}"], "pip-audit did not run"
+    packages = answer["dependencies"] if answer is not None else []
+    problems, figure = judge_audit(packages)
+    copy = os.environ.get("ADVISORIES")
+    if copy is not None:
+        found, more = Advisories(Path(copy)).judge(installed_here(), oldest_allowed())
+        return [*problems, *found], f"{figure}; {more}"
+    if not any(map(_is_known, packages)):
+        problems.append(f"{figure}; ADVISORIES may name a copy of PyPA's advisory-database")
+    return problems, figure
+
+
+async def _pip_audit(directory: Path) -> tuple[Any, str]:
     report = directory / "pip-audit.json"
     said = await run(
         sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--format", "json",
         "--progress-spinner", "off", "--output", str(report),
     )  # fmt: skip
-    answer = _load(report)
-    if answer is None:
-        if "No module named" in said:
-            return [f"pip-audit ran nothing: {said[-300:]}"], "pip-audit did not run"
-        return [], "pip-audit could not ask for advisories, so nothing is known of packages"
-    return judge_audit(answer["dependencies"])
+    return _load(report), said
+
+
+def _is_known(package: dict[str, Any]) -> bool:
+    return "skip_reason" not in package
 
 
 def judge_audit(packages: list[dict[str, Any]]) -> tuple[list[str], str]:
     """A package that the feed does not answer about is passed over by pip-audit, not by us."""
-    asked = [one for one in packages if "skip_reason" not in one]
+    asked = [one for one in packages if _is_known(one)]
     problems = [
         f"pip-audit: {one['name']} {one['version']} has {flaw['id']}"
         for one in asked
         for flaw in one["vulns"]
     ]
     if not asked:
-        return [], (
-            f"pip-audit could ask for advisories about none of {len(packages)} packages, so "
-            "nothing is known of them"
-        )
+        return [], "pip-audit finds nobody who would tell it of advisories"
     return problems, (
         f"pip-audit: {len(asked)} of {len(packages)} packages asked about, "
         f"{len(problems)} known to be vulnerable"
