@@ -165,6 +165,12 @@ def _has_management_tag(user: User) -> bool:
     return not MANAGEMENT_TAGS.isdisjoint(user.tags)
 
 
+def may_manage(broker: Broker, name: str) -> bool:
+    """Still, for who has long been let in."""
+    user = broker.users.by_name.get(name)
+    return user is not None and _has_management_tag(user)
+
+
 def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
     session = doorkeeper.session(request.cookies.get(COOKIE, ""))
     user = doorkeeper.broker.users.by_name.get(session.user) if session else None

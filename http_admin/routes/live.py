@@ -1,7 +1,7 @@
 """Live data for a page: one stream of Server-Sent Events that carries the views it shows.
 
 A stream costs something only while somebody reads it: it is a loop inside the request, which ends
-with the client, with the user's session, or with the server.
+with the client, with the user's session or last management tag, or with the server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import orjson
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
-from http_admin.auth import CurrentUser
+from http_admin.auth import CurrentUser, may_manage
 from http_admin.errors import ApiError, bad_request
 from http_admin.inside import ask_inside, meant_path
 from http_admin.surroundings import Around, Surroundings
@@ -66,7 +66,7 @@ async def _events(
             for path in views:
                 event, status = await _event(request, path)
                 yield event
-                if status == 401:
+                if status == 401 or not may_manage(request.app.state.broker, user):
                     return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(around.stopping.wait(), PERIOD_SECONDS)

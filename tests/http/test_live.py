@@ -113,3 +113,27 @@ def test_stream_ends_with_the_session(broker: Served) -> None:
             *before, last = [view["status"] for view in views]
             assert last == 401 and set(before) <= {200}
     _wait_until_closed(broker)
+
+
+@pytest.mark.parametrize(
+    ("change", "last_status"),
+    [
+        ({"password": "other", "tags": "management"}, 401),
+        ({"password": "small", "tags": ""}, 403),
+    ],
+)
+def test_stream_with_basic_auth_ends_with_the_password_or_the_last_tag(
+    broker: Served, api: httpx.Client, change: dict[str, str], last_status: int
+) -> None:
+    known = {"password": "small", "tags": "management"}
+    assert api.put("/api/users/once", json=known).status_code in (201, 204)
+    with (
+        broker.client("once", "small") as once,
+        once.stream("GET", "/api/stream?view=/api/whoami") as answer,
+    ):
+        views = _views(answer)
+        assert next(views)["status"] == 200
+        assert api.put("/api/users/once", json=change).status_code == 204
+        *before, last = [view["status"] for view in views]
+        assert last == last_status and set(before) <= {200}
+    _wait_until_closed(broker)
