@@ -121,9 +121,9 @@ class Declarations:
         if name:
             require_unreserved("queue", name)
         channel.demand(Action.QUEUE_DECLARE, queue=spec.name)
-        governing.require_dead_letters(
-            channel.broker, channel.session.user.name, channel.vhost, spec.name, spec.arguments
-        )
+        maker = (channel.broker, channel.session.user.name, channel.vhost)
+        governing.require_dead_letters(*maker, spec.name, spec.arguments)
+        governing.require_partitions(*maker, spec.name, spec.arguments)
         if not name:
             return channel.vhost.declare_server_named(spec, channel.session)
         return channel.vhost.declare_queue(channel.vhost.of_default_type(spec), channel.session)

@@ -14,7 +14,7 @@ from http_admin.durable import until_durable
 from http_admin.shapes import MessageProperties
 from http_admin.turns import InTurn, in_turn
 from http_admin.views import Row
-from leveret.broker import Action, Broker, User
+from leveret.broker import Action, Broker, User, governing
 from leveret.broker.logs import LogRecord, NewRecord
 from queues.stream.spec import MAX_PARTITIONS
 
@@ -140,7 +140,11 @@ async def put_log(
 ) -> None:
     """Make a log."""
     where = require(hub, user, vhost, Action.LOG_DECLARE, name)
-    is_new = hub.logs.create(where, name, **(body or LogBody()).model_dump())
+    wanted = body or LogBody()
+    if wanted.partitions != 1:
+        partitions = {"x-partitions": wanted.partitions}
+        governing.require_partitions(hub, user.name, hub.vhosts[where], name, partitions)
+    is_new = hub.logs.create(where, name, **wanted.model_dump())
     await until_durable(hub, hub.vhosts[where].queues[name])
     response.status_code = 201 if is_new else 204
 

@@ -15,7 +15,7 @@ from http_admin.errors import bad_request
 from http_admin.routes.logs import require
 from http_admin.shapes import Shape
 from http_admin.views import Row
-from leveret.broker import Action, User, VirtualHost
+from leveret.broker import Action, User, VirtualHost, governing
 from queues import QueueSpec
 
 router = APIRouter(prefix="/api/stream", tags=["streams"])
@@ -56,6 +56,7 @@ async def put_super_stream(
     else:
         if body.partitions != 1:
             arguments["x-partitions"] = body.partitions or 3
+        governing.require_partitions(hub, user.name, held, name, arguments)
         is_new = name not in held.queues
         made = [held.declare_queue(QueueSpec(name, True, arguments=arguments))]
     await until_durable(hub, *made)

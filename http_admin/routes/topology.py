@@ -254,6 +254,7 @@ async def put_queue(
     """Declare a queue. Without `durable` it is gone after a restart, as with RabbitMQ."""
     wanted = body or QueueBody()
     governing.require_dead_letters(hub, user.name, held, name, wanted.arguments)
+    governing.require_partitions(hub, user.name, held, name, wanted.arguments)
     existed = name in held.queues
     spec = QueueSpec(name, wanted.durable, False, wanted.auto_delete, wanted.arguments)
     made = held.declare_queue(held.of_default_type(spec))

@@ -14,12 +14,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from exchange import Exchange
+from leveret.broker.log_keeper import partition_names
 from leveret.broker.policies import EXCHANGE
 from leveret.broker.users import Action
 from leveret.broker.vhost import NO_LIMIT
 from leveret.model.errors import NotAllowed
 from leveret.model.history import Keep
 from queues import ClassicQueue, HeldQueue, LogQueue, PartitionedLog
+from queues.stream.spec import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -80,6 +82,20 @@ def require_dead_letters(
     target = arguments.get("x-dead-letter-exchange")
     if isinstance(target, str) and name not in vhost.queues:
         broker.users.demand(user, vhost.name, Action.QUEUE_DEAD_LETTER, queue=name, exchange=target)
+
+
+def require_partitions(
+    broker: Broker, user: str, vhost: VirtualHost, name: str, arguments: Mapping[str, Any]
+) -> None:
+    """A partitioned log makes queues of names of their own, and whoever may use the log may use
+    them: who takes over one that is there must be able to do all of that already."""
+    partitions = arguments.get("x-partitions")
+    if name in vhost.queues or not isinstance(partitions, int):
+        return
+    for partition in partition_names(name, min(partitions, MAX_PARTITIONS)):
+        is_there = partition in vhost.queues
+        action = Action.QUEUE_TAKE_OVER if is_there else Action.QUEUE_PARTITION
+        broker.users.demand(user, vhost.name, action, partition=partition)
 
 
 def apply_limits(broker: Broker, vhost_name: str) -> None:

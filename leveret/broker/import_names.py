@@ -70,7 +70,7 @@ class Names:
             raise PreconditionFailed(f"exchange '{spec.name}' in vhost '{vhost}' exists")
         front = ExchangeSpec(spec.name, "direct", True, arguments={SUPER_STREAM: True})
         self.exchanges.setdefault((vhost, spec.name), front)
-        for name in partition_names(spec, partitions):
+        for name in partition_names(spec.name, partitions):
             place, wanted = (vhost, name), partition_spec(spec, name)
             if place in self.queues:
                 self._require_free(place)

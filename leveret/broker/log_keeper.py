@@ -92,7 +92,7 @@ class LogKeeper:
         self, vhost: VirtualHost, spec: QueueSpec, log_spec: LogSpec
     ) -> list[LogQueue]:
         """New ones, or those that are there: definitions name them before the whole."""
-        names = partition_names(spec, log_spec.partitions)
+        names = partition_names(spec.name, log_spec.partitions)
         exchange = vhost.exchanges.get(spec.name)
         if exchange is not None and exchange.spec.arguments.get(SUPER_STREAM) is not True:
             raise PreconditionFailed(f"exchange '{spec.name}' in vhost '{vhost.name}' exists")
@@ -226,7 +226,7 @@ class LogKeeper:
     ) -> None:
         where = _where(vhost, spec.name)
         log_spec = parse_log_spec(spec, where)
-        names = partition_names(spec, log_spec.partitions)
+        names = partition_names(spec.name, log_spec.partitions)
         partitions = [vhost.queues[name] for name in names if name in vhost.queues]
         logs = [queue for queue in partitions if isinstance(queue, LogQueue)]
         if len(logs) < len(names):
@@ -384,8 +384,8 @@ def _recover_groups(
         held.readers.recover_group(name, known)
 
 
-def partition_names(spec: QueueSpec, partitions: int) -> list[str]:
-    return [f"{spec.name}-{number}" for number in range(partitions)]
+def partition_names(name: str, partitions: int) -> list[str]:
+    return [f"{name}-{number}" for number in range(partitions)]
 
 
 def partition_spec(spec: QueueSpec, name: str) -> QueueSpec:

@@ -39,7 +39,7 @@ from tests.support.rawclient import RawClient
 
 VHOST, ELSEWHERE, USER = "m", "elsewhere", "matrix"
 Q, X, Y, NEW, DEAD = "q.1", "x.1", "y.1", "new.1", "dead.1"
-LOG, SUPER, LATE = "log.1", "super.1", "late.1"
+LOG, SUPER, LATE, FOUND = "log.1", "super.1", "late.1", "found.1"
 KEY, GROUP = "k", "g"
 LATER_MS = 3_600_000
 NOTHING = "^$"
@@ -71,6 +71,14 @@ def _publish(exchange: str) -> tuple[Any, ...]:
 
 
 _DELAYED: Any = {"x-delayed-type": "direct"}
+_STREAM: Any = {"x-queue-type": "stream"}
+_PARTS: Any = {**_STREAM, "x-partitions": 2}
+_MADE = tuple((Action.QUEUE_PARTITION, {"partition": f"{NEW}-{number}"}) for number in (0, 1))
+_TAKEN = (
+    (Action.QUEUE_DECLARE, {"queue": FOUND}),
+    (Action.QUEUE_TAKE_OVER, {"partition": f"{FOUND}-0"}),
+    (Action.QUEUE_PARTITION, {"partition": f"{FOUND}-1"}),
+)
 _LETTERS: Any = {"x-dead-letter-exchange": DEAD}
 _OTHERS: Any = {"alternate-exchange": DEAD}
 _BOUND = {"destination": Q, "source": X}
@@ -108,6 +116,16 @@ CASES = {
         ),
         (Queue.Declare(queue=NEW, arguments=_LETTERS),),
         ("PUT", _url("queues", VHOST, NEW), {"durable": False, "arguments": _LETTERS}),
+    ),
+    "queue.declare partitions": Case(
+        ((Action.QUEUE_DECLARE, {"queue": NEW}), *_MADE),
+        (Queue.Declare(queue=NEW, durable=True, arguments=_PARTS),),
+        ("PUT", _url("queues", VHOST, NEW), {"durable": True, "arguments": _PARTS}),
+    ),
+    "queue.declare over a log": Case(
+        _TAKEN,
+        (Queue.Declare(queue=FOUND, durable=True, arguments=_PARTS),),
+        ("PUT", _url("queues", VHOST, FOUND), {"durable": True, "arguments": _PARTS}),
     ),
     "queue.delete": Case(
         ((Action.QUEUE_DELETE, {"queue": Q}),),
@@ -179,8 +197,20 @@ CASES = {
         ("POST", _url("queues", VHOST, Q, "get"), {"count": 1, "ackmode": "ack_requeue_false"}),
     ),
     "log declare": _of_log(Action.LOG_DECLARE, "PUT", body={"partitions": 1}, log=NEW),
+    "log declare partitions": Case(
+        ((Action.LOG_DECLARE, {"log": NEW}), *_MADE),
+        http=("PUT", _url("logs", VHOST, NEW), {"partitions": 2}),
+    ),
+    "log declare over a log": Case(
+        ((Action.LOG_DECLARE, {"log": FOUND}), *_TAKEN[1:]),
+        http=("PUT", _url("logs", VHOST, FOUND), {"partitions": 2}),
+    ),
+    "super stream declare over a log": Case(
+        ((Action.LOG_DECLARE, {"log": FOUND}), *_TAKEN[1:]),
+        http=("PUT", _url("stream", "super-streams", VHOST, FOUND), {"partitions": 2}),
+    ),
     "super stream declare": Case(
-        ((Action.LOG_DECLARE, {"log": NEW}),),
+        ((Action.LOG_DECLARE, {"log": NEW}), *_MADE),
         http=("PUT", _url("stream", "super-streams", VHOST, NEW), {"partitions": 2}),
     ),
     "log delete": _of_log(Action.LOG_DELETE, "DELETE"),
@@ -274,8 +304,8 @@ async def _prepare(hub: Broker, patterns: Patterns) -> None:
         vhost.delete_exchange(name)
     for name in (Q, KEY):
         vhost.declare_queue(QueueSpec(name))
-    for name, more in ((LOG, {}), (SUPER, {"x-partitions": 2})):
-        vhost.declare_queue(QueueSpec(name, True, arguments={"x-queue-type": "stream", **more}))
+    for name, arguments in ((LOG, _STREAM), (f"{FOUND}-0", _STREAM), (SUPER, _PARTS)):
+        vhost.declare_queue(QueueSpec(name, True, arguments=arguments))
     for name in (X, Y):
         vhost.declare_exchange(ExchangeSpec(name, "direct"))
     vhost.declare_exchange(ExchangeSpec(LATE, "x-delayed-message", arguments=_DELAYED))

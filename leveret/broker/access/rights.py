@@ -25,6 +25,8 @@ class Action(StrEnum):
     QUEUE_DECLARE = "queue.declare"
     QUEUE_INSPECT = "queue.declare passive"
     QUEUE_DEAD_LETTER = "queue.declare with a dead-letter exchange"
+    QUEUE_PARTITION = "queue.declare with a partition to make"
+    QUEUE_TAKE_OVER = "queue.declare with a partition that is there"
     QUEUE_DELETE = "queue.delete"
     QUEUE_BIND = "queue.bind"
     QUEUE_UNBIND = "queue.unbind"
@@ -68,6 +70,12 @@ NEEDS: Mapping[Action, tuple[Need, ...]] = {
     Action.QUEUE_DEAD_LETTER: (
         Need("queue", _QUEUE, _READ),
         Need("exchange", _EXCHANGE, _WRITE),
+    ),
+    Action.QUEUE_PARTITION: (Need("partition", _QUEUE, _CONFIGURE),),
+    Action.QUEUE_TAKE_OVER: (
+        Need("partition", _QUEUE, _CONFIGURE),
+        Need("partition", _QUEUE, _WRITE),
+        Need("partition", _QUEUE, _READ),
     ),
     Action.QUEUE_DELETE: (Need("queue", _QUEUE, _CONFIGURE),),
     Action.QUEUE_BIND: _BIND_QUEUE,
