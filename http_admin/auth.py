@@ -124,15 +124,34 @@ def get_doorkeeper(request: Request) -> Doorkeeper:
 
 
 async def current_user(request: Request) -> User:
-    """Whoever asks: 401 when nobody we know, 403 without a tag. Found out once for each request."""
+    """Whoever asks: 401 when nobody we know, 403 without a tag.
+
+    A password is checked once for each request. Asked again, for a body may have come meanwhile,
+    it is looked whether they still are who they were.
+    """
     request.state.vhost = request.path_params.get("vhost", "")  # known when it has been routed
-    user: User | None = getattr(request.state, "user", None)
-    if user is None:
-        user = request.state.user = await _whoever_asks(request)
+    known: User | None = getattr(request.state, "user", None)
+    user = await _whoever_asks(request) if known is None else _still(request, known)
+    request.state.user = user
     require_management_tag(user)
     if (let_in := request.scope.get(LET_IN)) is not None:
         let_in()
     return user
+
+
+async def require_unchanged(request: Request, user: User) -> None:
+    """After a wait: what was found out about their tags before must still hold."""
+    if (await current_user(request)).tags != user.tags:
+        raise ApiError(403, "the user has other tags since")
+
+
+def _still(request: Request, user: User) -> User:
+    if not request.headers.get("authorization", ""):
+        return _from_cookie(request, get_doorkeeper(request))
+    now = get_doorkeeper(request).broker.users.by_name.get(user.name)
+    if now is None or now.password_id != user.password_id:
+        raise ApiError(401, "Login failed", _challenge(request))
+    return now
 
 
 async def _whoever_asks(request: Request) -> User:

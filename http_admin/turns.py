@@ -18,7 +18,7 @@ from typing import Any
 from fastapi import Depends, Request
 from starlette.types import Scope
 
-from http_admin.auth import CurrentUser
+from http_admin.auth import CurrentUser, require_unchanged
 from http_admin.errors import ApiError
 
 AT_A_TIME = 4
@@ -77,6 +77,7 @@ async def in_turn(request: Request, user: CurrentUser) -> None:
         turns: Turns = request.app.state.turns
         await turns.take(user.name)
         setattr(request.state, _PLACE, partial(turns.give, user.name))
+        await require_unchanged(request, user)
 
 
 def leave(scope: Scope) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from http_admin.auth import TARGET, CurrentUser, Hub, require_tag
+from http_admin.auth import TARGET, CurrentUser, Hub, require_tag, require_unchanged
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.fields import LimitBody, Tags
@@ -88,7 +88,12 @@ def get_user(name: str, hub: Hub) -> Row:
 
 @router.put("/users/{name:seg}", status_code=201)
 async def put_user(
-    name: str, hub: Hub, user: CurrentUser, response: Response, body: UserBody
+    name: str,
+    hub: Hub,
+    user: CurrentUser,
+    request: Request,
+    response: Response,
+    body: UserBody,
 ) -> None:
     """Make or change a user: tags, and a password or its hash.
 
@@ -100,6 +105,7 @@ async def put_user(
     if not name or len(name.encode()) > LONGEST_NAME:
         raise bad_request(f"a user's name has 1 to {LONGEST_NAME} octets")
     hashed, hashing = await _credentials(hub, body, user.name)
+    await require_unchanged(request, user)
     tags = checked_tags(body.tags)
     hub.users.require_administrator([*_without(hub, {name}), User(name, hashed, hashing, tags)])
     existed = name in hub.users.by_name
