@@ -2,8 +2,9 @@
 
 Who may see what. A life is shown to users who may look into its vhost; the body only to those who
 may read one of the queues it was in, or to administrators. Whole history goes to users with the
-tag monitoring, of those vhosts whose queues they may all read. A queue without history has a
-journal for itself; it is shown to nobody.
+tag monitoring, of those vhosts whose queues and exchanges they may all read. What a vhost of the
+same name had before it was deleted and made anew is for administrators alone. A queue without
+history has a journal for itself; it is shown to nobody.
 """
 
 from __future__ import annotations
@@ -139,7 +140,9 @@ async def trace(
     seen: list[Life] = []
     for one in ids:
         life = await reader.life(one)
-        if life is not None and life.keep is not Keep.NOTHING and _vhost_of(life) in allowed:
+        if life is None or life.keep is Keep.NOTHING or _vhost_of(life) not in allowed:
+            continue
+        if _is_of_this(hub, user, life):
             seen.append(life)
         if len(seen) == MOST_LIVES:
             break
@@ -164,6 +167,11 @@ def _vhost_of(life: Life) -> str:
     if life.publisher is not None and life.publisher.vhost:
         return life.publisher.vhost
     return next((one.vhost for one in life.happenings if one.vhost), "")
+
+
+def _is_of_this(hub: Broker, user: User, life: Life) -> bool:
+    """And not of a vhost that had its name before."""
+    return "administrator" in user.tags or life.time_ms >= hub.vhosts[_vhost_of(life)].born_ms
 
 
 def _told(hub: Broker, user: User, lives: list[Life]) -> Row:
@@ -246,18 +254,29 @@ def _source(hub: Broker, history: HistorySource | None) -> HistorySource:
 
 
 async def _readable(hub: Broker, user: User) -> frozenset[str] | None:
-    """Vhosts all of whose queues this user may read, those that are gone included; None: all."""
+    """Vhosts all of which this user may read: queues, those that are gone included, and exchanges,
+    where messages wait or find no queue. None: all."""
     if "administrator" in user.tags:
         return None
-    there = [(vhost.name, name) for vhost in hub.vhosts.values() for name in vhost.queues]
-    gone = await HistoryReader(hub.settings.data_dir / DATABASE_NAME).gone_queues()
-    hidden = {
-        vhost
-        for vhost, name in (*there, *gone)
-        if not hub.users.allows(user.name, vhost, Action.GET, queue=name)
-    }
-    mine = (name for name in hub.vhosts if hub.users.may_enter(user.name, name))
-    return frozenset(mine) - hidden
+    reader = HistoryReader(hub.settings.data_dir / DATABASE_NAME)
+    gone = await reader.gone_queues()
+    before = await reader.had_before({name: one.born_ms for name, one in hub.vhosts.items()})
+    queues = [
+        *gone,
+        *((vhost.name, name) for vhost in hub.vhosts.values() for name in vhost.queues),
+    ]
+    allows, name = hub.users.allows, user.name
+    hidden = {vhost for vhost, queue in queues if not allows(name, vhost, Action.GET, queue=queue)}
+    return frozenset(
+        vhost.name
+        for vhost in hub.vhosts.values()
+        if hub.users.may_enter(name, vhost.name)
+        and vhost.name not in hidden | before
+        and all(
+            allows(name, vhost.name, Action.SCHEDULE_READ, exchange=one or "amq.default")
+            for one in vhost.exchanges
+        )
+    )
 
 
 def _no_arrow(error: ImportError) -> ApiError:

@@ -172,7 +172,7 @@ class Broker:
         self.upkeep.start()
 
     def _make_defaults(self) -> None:
-        self.add_vhost(DEFAULT_VHOST)
+        self.add_vhost(DEFAULT_VHOST, born_ms=0)
         self.make_default_user()
         self.turn.schedule()
 
@@ -274,8 +274,12 @@ class Broker:
 
     # Virtual hosts -----------------------------------------------------------------------------
 
-    def add_vhost(self, name: str, options: Mapping[str, Any] | None = None) -> VirtualHost:
+    def add_vhost(
+        self, name: str, options: Mapping[str, Any] | None = None, born_ms: int | None = None
+    ) -> VirtualHost:
+        """Born in the next millisecond: one of the same name may have been deleted in this one."""
         vhost = self.make_vhost(name)
+        vhost.born_ms = self.clock.wall_ms() + 1 if born_ms is None else born_ms
         self.set_vhost_options(vhost, options or {})
         self.events.vhost(name, "created")
         for exchange in vhost.exchanges.values():
@@ -286,7 +290,8 @@ class Broker:
         """Description, tags and the like: kept and shown."""
         vhost.options = dict(options)
         firehose.switch(self, vhost)
-        self.store.save(VhostDefinition(vhost.name, json.dumps(vhost.options)))
+        stored = {**vhost.options, recovery.BORN_MS: vhost.born_ms}
+        self.store.save(VhostDefinition(vhost.name, json.dumps(stored)))
         self.turn.schedule()
 
     def make_vhost(self, name: str) -> VirtualHost:
@@ -315,6 +320,8 @@ class Broker:
             self.users.clear_topic_permission(*topic)
         self.policies.delete_vhost(name)
         self.parameters.delete_vhost(name)
+        for origin in [key for key in self._origins if key[0] == name]:
+            del self._origins[origin]
         self.store.delete(VhostDefinition(name))
         self.events.vhost(name, "deleted")
         self.turn.schedule()

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leveret.broker")
 
+BORN_MS = "born_ms"
+"""Stands among the stored options of a vhost, and is none."""
+
 T = TypeVar("T")
 D = TypeVar("D", bound=Definition)
 
@@ -61,7 +64,9 @@ def take_up(broker: Broker, recovered: Recovered) -> None:
 
 def _take_up_vhost(broker: Broker, definition: VhostDefinition) -> None:
     vhost = broker.make_vhost(definition.name)
-    vhost.options = json.loads(definition.options)
+    options = json.loads(definition.options)
+    vhost.born_ms = options.pop(BORN_MS, 0)
+    vhost.options = options
     firehose.switch(broker, vhost)
 
 

@@ -106,6 +106,8 @@ class VirtualHost:
         self.tracing = False
         self.doorway: Callable[[list[str], Table, Passed], Target] | None = None
         self.options: dict[str, Any] = {}
+        self.born_ms = 0
+        """What history has of this name from before was another's, which is deleted."""
         self.most_queues = NO_LIMIT
         self.ungoverned: Iterator[Exchange | HeldQueue] = iter(())
         """What the last change of policies has not reached yet."""

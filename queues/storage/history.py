@@ -8,7 +8,7 @@ for a program.
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +78,20 @@ class HistoryReader:
     def _gone_queues(self) -> list[tuple[str, str]]:
         with self._open() as connection:
             return [(vhost, name) for vhost, name in connection.execute(statements.GONE_QUEUES)]
+
+    async def had_before(self, births: Mapping[str, int]) -> set[str]:
+        """Of vhosts and the times they were made, those whose names others had before them, as
+        long as history of then is kept."""
+        return await asyncio.to_thread(self._had_before, births)
+
+    def _had_before(self, births: Mapping[str, int]) -> set[str]:
+        with self._open() as connection:
+            (oldest,) = connection.execute(statements.OLDEST_HISTORY).fetchone()
+            candidates = [one for one in births.items() if oldest is not None and oldest < one[1]]
+            before = statements.WAS_THERE_BEFORE
+            return {
+                one[0] for one in candidates if connection.execute(before, one * 2).fetchone()[0]
+            }
 
     def _life(self, message_id: int) -> Life | None:
         with self._open() as connection:

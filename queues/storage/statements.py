@@ -305,4 +305,12 @@ EVENTS_OF_MESSAGE: Final = (
 FIND_PROPERTIES: Final = (
     "SELECT id, properties FROM messages WHERE instr(properties, ?)>0 ORDER BY id DESC LIMIT ?"
 )
+OLDEST_HISTORY: Final = (
+    "SELECT min(time_ms) FROM (SELECT * FROM (SELECT time_ms FROM messages ORDER BY id LIMIT 1)"
+    " UNION ALL SELECT * FROM (SELECT time_ms FROM events ORDER BY id LIMIT 1))"
+)
+WAS_THERE_BEFORE: Final = (
+    "SELECT EXISTS (SELECT 1 FROM origins WHERE vhost=? AND created_ms<?)"
+    " OR EXISTS (SELECT 1 FROM queues WHERE vhost=? AND deleted_ms<?)"
+)
 GONE_QUEUES: Final = "SELECT DISTINCT vhost, name FROM queues WHERE deleted_ms IS NOT NULL"

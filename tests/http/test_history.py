@@ -219,6 +219,69 @@ def test_export_hides_what_was_in_queues_that_are_gone(stored_broker: Served) ->
         assert seen() == 1
 
 
+def _permit(stored_broker: Served, user: str, vhost: str, read: str) -> None:
+    def permit(hub: Any) -> None:
+        if vhost not in hub.vhosts:
+            hub.add_vhost(vhost)
+        hub.users.put_user(user, hash_password(user), ("monitoring",))
+        for name, allowed in ((user, read), ("guest", ".*")):
+            hub.users.set_permission(PermissionDefinition(name, vhost, ".*", ".*", allowed))
+
+    stored_broker.on_loop(permit)
+
+
+def _exported(client: httpx.Client, vhost: str) -> list[bytes]:
+    pa = pytest.importorskip("pyarrow")
+    answer = client.get("/api/history/export", params={"table": "messages", "vhost": vhost})
+    assert answer.status_code == 200
+    bodies: list[bytes] = pa.ipc.open_stream(answer.content).read_all()["body"].to_pylist()
+    return bodies
+
+
+def _publish(client: httpx.Client, vhost: str, exchange: str, body: str, **headers: int) -> None:
+    properties = {"delivery_mode": 2, "headers": headers, "message_id": body}
+    message = {"routing_key": "q", "payload": body, "properties": properties}
+    path = f"/api/exchanges/{vhost}/{exchange}/publish"
+    assert client.post(path, json=message).status_code == 200
+
+
+def test_export_hides_what_was_in_no_queue_from_who_may_not_read_exchanges(
+    stored_broker: Served,
+) -> None:
+    _permit(stored_broker, "half", "bare", "^nothing$")
+    late = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "direct"}}
+    with stored_broker.client() as guest, stored_broker.client("half") as half:
+        assert guest.put("/api/exchanges/bare/late", json=late).status_code == 201
+        _publish(guest, "bare", "amq.direct", "unroutable")
+        _publish(guest, "bare", "late", "delayed", **{"x-delay": 3_600_000})
+        assert _exported(half, "bare") == []
+        _permit(stored_broker, "half", "bare", ".*")
+        assert sorted(_exported(half, "bare")) == [b"delayed", b"unroutable"]
+
+
+def test_history_of_a_deleted_vhost_is_not_that_of_the_next_one_of_its_name(
+    stored_broker: Served,
+) -> None:
+    def again(hub: Any) -> None:
+        hub.delete_vhost("tenant")
+        hub.add_vhost("tenant")
+
+    with stored_broker.client() as guest, stored_broker.client("next") as tenant:
+        for body in ("before", "after"):
+            _permit(stored_broker, "next", "tenant", ".*")
+            queue = guest.put("/api/queues/tenant/q", json={"durable": True})
+            assert queue.status_code == 201
+            _publish(guest, "tenant", "amq.default", body)
+            assert tenant.get(f"/api/trace?message_id={body}").json()["message"]["payload"] == body
+            if body == "before":
+                assert _exported(tenant, "tenant") == [b"before"]
+                stored_broker.on_loop(again)
+        assert tenant.get("/api/trace?message_id=before").status_code == 404
+        assert guest.get("/api/trace?message_id=before").status_code == 200
+        assert _exported(tenant, "tenant") == []  # as long as there is history of both
+        assert sorted(_exported(guest, "tenant")) == [b"after", b"before"]
+
+
 def test_pattern_of_a_policy_does_not_hold_the_export(stored_broker: Served) -> None:
     """Policies are matched as the broker does it; Python's own matching would not end."""
     pytest.importorskip("pyarrow")
