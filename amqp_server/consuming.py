@@ -93,16 +93,12 @@ def qos(channel: Channel, method: Any) -> None:
 
 
 def get(channel: Channel, method: Any) -> None:
+    """Who has to wait for the answer asks anew, since rights and queues go."""
     queue = channel.declarations.queue_for(Action.GET, method.queue)
-    _answer_get(channel, queue, method.no_ack)
-
-
-def _answer_get(channel: Channel, queue: HeldQueue, no_ack: bool) -> None:
-    session = channel.session
+    session, no_ack = channel.session, method.no_ack
     if session.is_choked:  # a request takes few octets, its answer may take many
         channel.inbox = deque() if channel.inbox is None else channel.inbox
-        again = partial(channel.go_on, lambda: _answer_get(channel, queue, no_ack))
-        session.putting_off.until_read.append(again)
+        session.putting_off.until_read.append(partial(_get_again, channel, method))
         return
     entry = queue.take(channel.origin() if queue.spec.durable else 0, no_ack)
     if entry is not None:
@@ -122,12 +118,16 @@ def _answer_get(channel: Channel, queue: HeldQueue, no_ack: bool) -> None:
         if channel.broker.store.state is StoreState.FAILED:
             channel.give_up()
         channel.inbox = deque() if channel.inbox is None else channel.inbox
-        queue.when_head(lambda: channel.go_on(lambda: _answer_get(channel, queue, no_ack)))
+        queue.when_head(partial(_get_again, channel, method))
         channel.broker.turn.schedule()
     else:
         channel.broker.counters.get_empty += 1
         channel.vhost.counters.get_empty += 1
         session.send(encode_method(channel.number, commands.Basic.GetEmpty()))
+
+
+def _get_again(channel: Channel, method: Any) -> None:
+    channel.go_on(lambda: get(channel, method))
 
 
 HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {

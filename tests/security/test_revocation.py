@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -222,3 +224,35 @@ def test_what_one_user_may_publish_is_not_remembered_for_another(served: Served,
         channel.qos(1)
         others.publish("amq.direct", "k")
         others.expect_close(403, "write access to exchange 'amq.direct' in vhost 'side' refused")
+
+
+def test_get_that_waited_for_its_client_to_read_is_asked_for_anew(served: Served, user: str):
+    """It stands at the head of its channel's line, and had the right when it came there."""
+    messages = 300
+    with _login(served, "bystander") as other:
+        other.channel().fill("mine", [b"x" * 65_536] * messages)
+    queue = served.hub.vhosts["side"].queues["mine"]
+    with _login(served, user) as client:
+        channel = client.channel()
+        channel.send(*[Basic.Get(0, "mine", True)] * messages)
+        deadline = time.monotonic() + 60
+        while not served.on_loop(lambda hub: any(one.is_held for one in _channels_of(hub, user))):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        left = served.on_loop(lambda hub: queue.ready_count)
+        assert 0 < left < messages
+        nothing = PermissionDefinition(user, "side", ".*", ".*", "")
+        served.on_loop(lambda hub: hub.users.set_permission(nothing))
+        for _ in range(messages - left):
+            client.content(Basic.GetOk, channel.number)
+        channel.expect_close(403)
+        assert served.on_loop(lambda hub: queue.ready_count) == left
+
+
+def _channels_of(hub: Broker, user: str) -> list[Any]:
+    return [
+        channel
+        for connection in hub.connections
+        if connection.user.name == user
+        for channel in connection.channels.values()
+    ]
