@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from http_admin.auth import CUT_OFF, LET_IN, TARGET, current_user
 from http_admin.bodies import SHORT, Bodies, announced, limit_for, read_body, values_for
 from http_admin.errors import ApiError, error_response
+from http_admin.noting import LONGEST_REFUSED, asked, bounded, room_for, shown_path
 from http_admin.paths import routed_path
 from http_admin.turns import leave
 from leveret.broker import Broker
@@ -48,7 +49,6 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = ("/api/login",)
 """Changes that nobody needs to be signed in for."""
 _LINES_PER_SECOND = 10
-_LONGEST_ACTION = 500
 _TRAFFIC = re.compile(
     "/api/(?:login|logout|route/[^/]+|exchanges/[^/]+/[^/]+/publish|queues/[^/]+/[^/]+/get"
     "|logs/[^/]+/[^/]+/(?:publish|groups/[^/]+/(?:members/[^/]+/)?(?:fetch|commit)))"
@@ -128,7 +128,7 @@ class _Refusals:
         self._told += 1
         user, peer = state.get("user"), (scope.get("client") or ("",))[0]
         name = user.name if user is not None else ""
-        what = f"{scope['method']} {shown_path(_as_asked(scope))}"[:_LONGEST_ACTION]
+        what = bounded([asked(scope)], LONGEST_REFUSED)
         facts = {"event": "refused", "peer": peer, "user": name, "code": status, "request": what}
         more = f" ({self._untold} more were not told)" if self._untold else ""
         self._untold = 0
@@ -179,8 +179,8 @@ class Guard:
             source=client[0],
             via="HTTP",
             vhost=state.get("vhost", ""),
-            action=f"{scope['method']} {shown_path(_as_asked(scope))}"[:_LONGEST_ACTION],
-            target=state.get(TARGET, "")[:_LONGEST_ACTION],
+            action=bounded([asked(scope)], room_for(status)),
+            target=bounded(state.get(TARGET, ()), room_for(status)),
             outcome="done" if status < 400 else str(status),
         )
 
@@ -228,12 +228,6 @@ def _is_foreign(headers: Headers, hosts: Hosts) -> bool:
     return origin == "null" or (where != host and host_of(where) not in hosts.names)
 
 
-def _as_asked(scope: Scope) -> str:
-    """The path before anybody decoded it: a vhost may be called `/`."""
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return raw.decode("ascii", "backslashreplace")
-
-
 def is_refusal(status: int) -> bool:
     """Who asks for what does not exist is not refused anything."""
     return 400 <= status < 500 and status != 404
@@ -242,12 +236,6 @@ def is_refusal(status: int) -> bool:
 def is_change(method: str, path: str) -> bool:
     """Does this change the broker? Messages come and go without."""
     return method not in _SAFE and not (method == "POST" and _TRAFFIC.fullmatch(path))
-
-
-def shown_path(path: str) -> str:
-    """A path as it may be written down: one of them ends with a password."""
-    head, found, _ = path.partition("/hash_password/")
-    return f"{head}{found}..." if found else path
 
 
 class _Replay:

@@ -13,12 +13,13 @@ from fastapi import APIRouter, Request, Response
 from http_admin.auth import TARGET, CurrentUser, Hub, require_tag, vhost_for
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request
+from http_admin.noting import in_a_row
 from http_admin.product import PRODUCT, RABBITMQ_VERSION, product_version
 from http_admin.shapes_definitions import Definitions, VhostDefinitions
 from http_admin.turns import InTurn
 from http_admin.views import Row
 from leveret.broker import Broker
-from leveret.broker.definition_file import read
+from leveret.broker.definition_file import Import, read
 from leveret.broker.definitions import export_all, export_vhost
 from leveret.broker.importing import apply, check
 
@@ -37,8 +38,6 @@ _BODY: dict[str, Any] = {
         },
     }
 }
-_OF_USERS = ("users", "permissions", "topic_permissions")
-_NAMED = 20
 
 
 def _head() -> Row:
@@ -120,23 +119,31 @@ async def _import(hub: Broker, request: Request, vhost: str | None) -> None:
         document = orjson.loads(_file_in(await request.body()))
     except orjson.JSONDecodeError as error:
         raise bad_request(f"failed to parse JSON: {error}") from error
-    if isinstance(document, dict):
-        setattr(request.state, TARGET, "; ".join(_parts(document)))
     plan = read(document, vhost)
+    setattr(request.state, TARGET, list(_names(plan)))
     check(hub, plan)
     apply(hub, plan)
     await until_durable(hub, *(hub.vhosts[where].queues[one.name] for where, one in plan.queues))
 
 
-def _parts(document: dict[str, Any]) -> Iterator[str]:
+def _names(plan: Import) -> Iterator[str]:
     """What a file would change, as the audit log tells it: users before queues."""
-    for part in sorted(document, key=lambda name: name not in _OF_USERS):
-        entries = document[part]
-        if isinstance(entries, list) and entries:
-            few = [one for one in entries[:_NAMED] if isinstance(one, dict)]
-            named = [one.get("name") or one.get("user") for one in few]
-            more = f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
-            yield f"{part}: {', '.join(name for name in named if isinstance(name, str))}{more}"
+    parts = {
+        "users": [one.name for one in plan.users],
+        "permissions": [one.user for one in plan.permissions],
+        "topic permissions": [one.user for one in plan.topic_permissions],
+        "vhosts": [name for name, _ in plan.vhosts],
+        "parameters": [f"{component}/{name}" for (_, component, name), _ in plan.parameters],
+        "policies": [one.name for one in plan.policies],
+        "queues": [one.name for _, one in plan.queues],
+        "exchanges": [one.name for _, one in plan.exchanges],
+        "bindings": [f"{one.source} -> {one.destination.name}" for _, one in plan.bindings],
+    }
+    before = ""
+    for part, names in parts.items():
+        if names:
+            yield from in_a_row(names, f"{before}{part}: ")
+            before = "; "
 
 
 def _file_in(raw: bytes) -> bytes:

@@ -12,6 +12,7 @@ from http_admin.durable import until_durable
 from http_admin.errors import bad_request, not_found
 from http_admin.fields import LimitBody, Tags
 from http_admin.listing import List, listed
+from http_admin.noting import in_a_row
 from http_admin.shapes import listing
 from http_admin.views import Row
 from leveret.broker import Broker, User
@@ -72,11 +73,11 @@ def users_without_permissions(hub: Hub) -> list[Row]:
 @router.post("/users/bulk-delete", status_code=204)
 async def delete_users(hub: Hub, request: Request, body: UserNames) -> None:
     """Delete several users; unknown names are passed over."""
-    setattr(request.state, TARGET, ", ".join(body.users))
-    hub.users.require_administrator(_without(hub, set(body.users)))
-    for name in body.users:
-        if name in hub.users.by_name:
-            hub.delete_user(name)
+    known = [name for name in dict.fromkeys(body.users) if name in hub.users.by_name]
+    setattr(request.state, TARGET, list(in_a_row(known)))
+    hub.users.require_administrator(_without(hub, set(known)))
+    for name in known:
+        hub.delete_user(name)
     await until_durable(hub)
 
 
