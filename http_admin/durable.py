@@ -1,4 +1,4 @@
-"""Changes answer when they are on disk, as over AMQP."""
+"""Changes answer when they are on disk, and messages are taken while there is room for them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from leveret.broker import Broker
 from leveret.broker.log_keeper import require_made
 from leveret.model.store import Synced
 from queues import HeldQueue
+
+
+def require_unblocked(broker: Broker) -> None:
+    """Refuse messages while an alarm holds publishers back, as it does over AMQP."""
+    if broker.alarms.reason:
+        raise ApiError(503, f"publishing is blocked: {broker.alarms.reason}")
 
 
 async def until_durable(broker: Broker, *made: HeldQueue) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
 from http_admin.content import body_of, checked_properties, shown_body, shown_values
-from http_admin.durable import until_durable
+from http_admin.durable import require_unblocked, until_durable
 from http_admin.shapes import MessageProperties
 from http_admin.turns import InTurn, in_turn
 from http_admin.views import Row
@@ -218,11 +218,16 @@ def record_row(record: LogRecord) -> Row:
 
 @router.post("/logs/{vhost:seg}/{name:seg}/publish", response_model=Stored)
 async def publish_records(
-    where: Annotated[str, granted(Action.LOG_APPEND)], name: str, hub: Hub, body: RecordsBody
+    where: Annotated[str, granted(Action.LOG_APPEND)],
+    name: str,
+    hub: Hub,
+    user: CurrentUser,
+    body: RecordsBody,
 ) -> Row:
     """Append records; the answer comes when they are on disk."""
+    require_unblocked(hub)
     records = [_new_record(one) for one in body.records]
-    return {"published": await hub.logs.publish(where, name, records)}
+    return {"published": await hub.logs.publish(where, name, records, user.name)}
 
 
 @router.get("/logs/{vhost:seg}/{name:seg}/records", response_model=RecordRows)

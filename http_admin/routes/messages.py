@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from exchange import Exchange
 from http_admin.auth import CurrentUser, Hub, InVhost, vhost_for
 from http_admin.content import body_of, message_of, shown_body, shown_properties
-from http_admin.durable import until_durable
+from http_admin.durable import require_unblocked, until_durable
 from http_admin.errors import ApiError, not_found
 from http_admin.fields import Object, Table
 from http_admin.listing import SLICE, written
@@ -67,8 +67,7 @@ async def publish_message(
 
     The answer comes when a persistent message is on disk in every durable queue it went to.
     """
-    if hub.alarms.reason:
-        raise ApiError(503, f"publishing is blocked: {hub.alarms.reason}")
+    require_unblocked(hub)
     content = body_of(body.payload, body.payload_encoding)
     message = message_of(exchange.name, body.routing_key, body.properties, content)
     done = publish(hub, held, user, message)

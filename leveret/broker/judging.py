@@ -9,7 +9,7 @@ from __future__ import annotations
 from leveret.config import Settings
 from leveret.model.errors import PreconditionFailed
 from leveret.model.message import FRAME_OVERHEAD, Message
-from leveret.model.properties import Scan, edit_headers
+from leveret.model.properties import DIRECT_REPLY_TO, Scan, edit_headers
 from leveret.model.tables import Table
 
 LONGEST_TTL_MS = 315_360_000_000
@@ -39,6 +39,14 @@ def check_claims(scan: Scan, user: str) -> None:
     text = scan.expiration
     if text is not None and not (text.isascii() and text.isdigit() and int(text) <= LONGEST_TTL_MS):
         raise PreconditionFailed(f"invalid expiration '{text}'")
+
+
+def check_without_channel(message: Message, settings: Settings, user: str) -> None:
+    """All of that for a front that is not AMQP, where nobody waits for a fast reply."""
+    check_size(message, settings)
+    check_claims(message.scan, user)
+    if message.scan.reply_to == DIRECT_REPLY_TO:
+        raise PreconditionFailed("fast reply consumer does not exist")
 
 
 def copy_keys(headers: Table) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from leveret.broker.judging import check_size
+from leveret.broker.judging import check_without_channel
 from leveret.broker.log_keeper import LogKeeper
 from leveret.broker.log_members import Joining, LogMember, LogMembers, Place
 from leveret.broker.log_views import (
@@ -121,8 +121,10 @@ class Logs:
 
     # Records -----------------------------------------------------------------------------------
 
-    async def publish(self, vhost: str, name: str, records: Iterable[NewRecord]) -> int:
-        """Append, and return how many when they are on disk."""
+    async def publish(
+        self, vhost: str, name: str, records: Iterable[NewRecord], sender: str = ""
+    ) -> int:
+        """Append, and return how many when they are on disk; a `user_id` must be the sender's."""
         held = self._log(vhost, name)
         exchange = name if isinstance(held, PartitionedLog) else ""
         records = list(records)
@@ -134,7 +136,7 @@ class Logs:
                 )
         messages = [_message(exchange, record) for record in records]
         for message in messages:
-            check_size(message, self._broker.settings)
+            check_without_channel(message, self._broker.settings, sender)
         for message in messages:
             message.time_ms = self._broker.clock.wall_ms()
             if held.enqueue(message) is Enqueued.REJECTED:

@@ -17,11 +17,10 @@ from bindings import Binding, Destination, DestinationKind
 from exchange import explain_route, route
 from leveret.broker import firehose
 from leveret.broker.access.rights import Action
-from leveret.broker.judging import check_claims, check_size, copy_keys, without_blind_copies
+from leveret.broker.judging import check_without_channel, copy_keys, without_blind_copies
 from leveret.broker.names import require_open
-from leveret.model.errors import NotImplementedHere, PreconditionFailed
+from leveret.model.errors import NotImplementedHere
 from leveret.model.message import Message
-from leveret.model.properties import DIRECT_REPLY_TO
 from leveret.model.store import Rotten
 from leveret.model.tables import Table
 from queues import ClassicQueue, Enqueued, Entry, HeldQueue, Outcome
@@ -55,7 +54,7 @@ class Published:
 
 def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) -> Published:
     """Judge and route one message; the right to write is the caller's to check."""
-    _judge(broker, user, message)
+    check_without_channel(message, broker.settings, user.name)
     headers = message.headers()
     keys = copy_keys(headers)
     exchange = vhost.exchange(message.exchange)
@@ -76,14 +75,6 @@ def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) ->
         vhost.counters.dropped_unroutable += 1
     broker.turn.schedule()
     return Published(bool(plan.queues), taken is not Enqueued.REJECTED, message.stored)
-
-
-def _judge(broker: Broker, user: User, message: Message) -> None:
-    check_size(message, broker.settings)
-    scan = message.scan
-    check_claims(scan, user.name)
-    if scan.reply_to == DIRECT_REPLY_TO:
-        raise PreconditionFailed("fast reply consumer does not exist")
 
 
 # Taking ------------------------------------------------------------------------------------------

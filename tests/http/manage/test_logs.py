@@ -217,6 +217,39 @@ def test_reading_refuses_nonsense(api, vhost, log):
     assert api.refused("PUT", "logs", vhost, "x", body={"cleanup_policy": "burn"})[0] == 400
 
 
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"user_id": "somebody"}, "user_id property set to 'somebody'"),
+        ({"expiration": "soon"}, "invalid expiration 'soon'"),
+        ({"reply_to": "amq.rabbitmq.reply-to"}, "fast reply consumer does not exist"),
+    ],
+)
+def test_records_are_judged_like_messages(api, vhost, log, properties, reason):
+    both = [{"value": "good"}, {"value": "bad", "properties": properties}]
+    body = {"records": both}
+    status, said = api.refused("POST", "logs", vhost, log, "publish", body=body)
+    assert status == 400 and reason in said
+    assert api.get("logs", vhost, log)["messages"] == 0
+    own = {"value": "own", "properties": {"user_id": "guest", "expiration": "60000"}}
+    assert publish(api, vhost, log, own) == {"published": 1}
+
+
+def test_records_are_refused_while_an_alarm_is_raised(api, vhost, log, leveret, hub):
+    def alarm(reason):
+        is_set = threading.Event()
+        leveret._loop.call_soon_threadsafe(hub.alarms.set, "test", reason)
+        leveret._loop.call_soon_threadsafe(is_set.set)
+        assert is_set.wait(60)
+
+    alarm("low on carrots")
+    body = {"records": [{"value": "x"}]}
+    refused = api.refused("POST", "logs", vhost, log, "publish", body=body)
+    alarm("")
+    assert refused == (503, "publishing is blocked: low on carrots")
+    assert publish(api, vhost, log, {"value": "x"}) == {"published": 1}
+
+
 def test_rights_are_those_of_the_queue(api, vhost, log, sign_in):
     api.put("users", "reader", body={"password": "pw", "tags": "management"})
     api.put("permissions", vhost, "reader", body={"configure": "", "write": "", "read": "^l$"})
