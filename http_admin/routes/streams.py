@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +10,7 @@ from exchange import ExchangeSpec
 from http_admin.auth import CurrentUser, Hub, vhost_for
 from http_admin.durable import until_durable
 from http_admin.errors import bad_request
+from http_admin.fields import Table
 from http_admin.routes.logs import require
 from http_admin.shapes import Shape
 from http_admin.views import Row
@@ -30,7 +29,7 @@ class SuperStreamBody(BaseModel):
     binding_keys: str | None = Field(
         default=None, alias="binding-keys", description="A partition for each, by commas."
     )
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Table = Field(default_factory=dict)
 
 
 class Tracking(BaseModel):

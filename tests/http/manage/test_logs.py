@@ -276,6 +276,19 @@ def test_super_stream_is_a_log(api, vhost):
     assert api.get("logs", vhost) == []
 
 
+@pytest.mark.parametrize("partitions", [{"partitions": 1}, {"binding-keys": "a"}])
+@pytest.mark.parametrize("value", ["nested", 1 << 70, {"k" * 300: 1}, "x" * 140_000])
+def test_super_stream_takes_only_arguments_that_amqp_has_room_for(api, vhost, partitions, value):
+    if value == "nested":
+        for _ in range(900):
+            value = [value]
+    body = {**partitions, "arguments": {"x-note": value}}
+    status, reason = api.refused("PUT", "stream", "super-streams", vhost, "s", body=body)
+    assert status == 400 and reason
+    assert api.get("queues", vhost) == []
+    assert api.get("definitions")
+
+
 def test_super_stream_by_binding_keys(api, vhost):
     body = {"binding-keys": "eu, us", "arguments": {}}
     assert api.put("stream", "super-streams", vhost, "orders", body=body) == 201
