@@ -12,7 +12,7 @@ from exchange import Exchange
 from http_admin.auth import CurrentUser, Hub, InVhost, vhost_for
 from http_admin.content import body_of, message_of, shown_body, shown_properties
 from http_admin.durable import require_unblocked, until_durable
-from http_admin.errors import ApiError, not_found
+from http_admin.errors import ApiError
 from http_admin.fields import Object, Table
 from http_admin.listing import SLICE, written
 from http_admin.paths import exchange_name
@@ -195,9 +195,7 @@ async def browse_queue(
 ) -> Any:
     """Look at messages, ready and unacknowledged, without consuming them."""
     held = vhost_for(hub, user, vhost)
-    queue = held.queues.get(name)
-    if queue is None:
-        raise not_found()
+    queue = held.watched_queue(name)
     hub.users.demand(user.name, held.name, Action.GET, queue=name)
     seen = await browse(hub, queue, offset, count)
     at_once = _at_once([one.message.body_size for one in seen])

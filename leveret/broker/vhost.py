@@ -137,7 +137,14 @@ class VirtualHost:
         return found
 
     def queue(self, name: str, owner: object | None = None) -> HeldQueue:
-        """The queue, unless another connection holds it exclusively."""
+        """The queue, unless another connection holds it exclusively; asking for it is a use."""
+        found = self.watched_queue(name, owner)
+        if isinstance(found, ClassicQueue):
+            found.asked_for()
+        return found
+
+    def watched_queue(self, name: str, owner: object | None = None) -> HeldQueue:
+        """The same for who only looks: it expires as if nobody had."""
         found = self.queues.get(name)
         if found is None:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
@@ -147,8 +154,6 @@ class VirtualHost:
                 "declared on another connection or the exclusive property value does not match "
                 "that of the original declaration."
             )
-        if isinstance(found, ClassicQueue):
-            found.asked_for()
         return found
 
     def bindings(self) -> Iterator[Binding]:

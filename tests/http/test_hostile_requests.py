@@ -174,6 +174,24 @@ def test_nobody_binds_a_queue_that_is_another_connections(
     connection.close()
 
 
+def test_nobody_sees_or_drops_what_is_in_a_queue_that_is_another_connections(
+    api: httpx.Client, broker: Served
+) -> None:
+    path = "/api/queues/%2F/held"
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("held", exclusive=True)
+        channel.basic_publish("", "held", b"secret")
+        for method, part in (
+            ("GET", "/browse"), ("POST", "/get"), ("DELETE", "/contents"), ("DELETE", "")
+        ):  # fmt: skip
+            answer = api.request(method, path + part, json={} if method == "POST" else None)
+            assert answer.status_code == 400, part
+            assert "exclusive" in answer.json()["reason"]
+        assert channel.basic_get("held", auto_ack=True)[2] == b"secret"
+    assert api.get(f"{path}-none/browse").status_code == 404
+
+
 # Odd values --------------------------------------------------------------------------------------
 
 
