@@ -21,6 +21,7 @@ from spark_sink.chunks import Tally, bounded
 from spark_sink.database import Database
 from spark_sink.errors import SourceError
 from spark_sink.names import (
+    DELAYED_KIND,
     QueueName,
     Republished,
     chosen_queues,
@@ -214,7 +215,17 @@ class _Chunk(StoredRows):
         return pa.array(again[self._rows])
 
     def detail(self) -> pa.Array:
-        return self.spread(self.packed("detail").array(pa.string()))
+        return self.spread(self._open_details(self.packed("detail").array(pa.string())))
+
+    def _open_details(self, details: pa.Array) -> pa.Array:
+        """Behind the due time of what is delayed are keys of blind copies: they are for nobody."""
+        enqueued = pa.array(self.number("kind") == int(EventKind.ENQUEUED))
+        delayed = pc.equal(self._queue_rows(lambda queue: queue.kind), DELAYED_KIND)
+        scheduled = pc.and_(enqueued, pc.fill_null(delayed, False))
+        if not pc.any(scheduled).as_py():
+            return details
+        due = pc.replace_substring_regex(details, pattern="(?s) .*", replacement="")
+        return pc.if_else(scheduled, due, details)
 
     def queue(self) -> pa.Array:
         return self.spread(self._queue_rows(lambda queue: queue.name))
@@ -265,7 +276,7 @@ _MAKERS: dict[str, Callable[[_Chunk], pa.Array]] = {
 _SOURCES = {
     "event_id": {"id"}, "position": set(), "time": {"time_ms"}, "event": {"kind"},
     "vhost": {"queue_id", "actor", "ids"}, "queue": {"queue_id"}, "message": {"ids"},
-    "detail": {"detail"}, "redelivered": {"kind"}, "body_bytes": {"sizes"},
+    "detail": {"detail", "kind", "queue_id"}, "redelivered": {"kind"}, "body_bytes": {"sizes"},
 }  # fmt: skip
 
 

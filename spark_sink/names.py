@@ -19,6 +19,7 @@ from spark_sink.packed import Ints, Packed, bytes_sql, number_sql, numbers
 from spark_sink.selection import NOTHING, Selection
 
 LOG_KIND = "stream"
+DELAYED_KIND = "delayed"
 _GOVERNED = ("classic", "quorum")
 """What waits at an exchange for its time to come is in a queue that no policy governs."""
 
