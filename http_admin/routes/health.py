@@ -10,8 +10,9 @@ from pydantic import BaseModel, Field
 from http_admin.answers import JsonAnswer
 from http_admin.auth import CurrentUser, Hub, vhost_for
 from http_admin.errors import not_found
+from http_admin.routes.operations import alarms_for
 from http_admin.surroundings import Around
-from leveret.broker import Broker
+from leveret.broker import Broker, User
 from leveret.model.store import StoreState
 
 
@@ -52,17 +53,17 @@ def _failed(reason: str, **more: Any) -> JsonAnswer:
 @router.get("/health/checks/alarms", response_model=Health)
 def check_alarms(hub: Hub, user: CurrentUser) -> JsonAnswer:
     """Is no alarm raised in the cluster?"""
-    return _alarms(hub)
+    return _alarms(hub, user)
 
 
 @router.get("/health/checks/local-alarms", response_model=Health)
 def check_local_alarms(hub: Hub, user: CurrentUser) -> JsonAnswer:
     """Is no alarm raised on this node?"""
-    return _alarms(hub)
+    return _alarms(hub, user)
 
 
-def _alarms(hub: Broker) -> JsonAnswer:
-    raised = hub.alarms.raised
+def _alarms(hub: Broker, user: User) -> JsonAnswer:
+    raised = alarms_for(hub, user)
     if not raised:
         return _ok()
     node = hub.settings.node_name
@@ -155,7 +156,7 @@ def check_protocol(protocol: str, user: CurrentUser, around: Around) -> JsonAnsw
 @router.get("/healthchecks/node", response_model=Health)
 def node_health(hub: Hub, user: CurrentUser) -> JsonAnswer:
     """RabbitMQ's older form of the same question: is this node well?"""
-    return _alarms(hub)
+    return _alarms(hub, user)
 
 
 @router.get("/healthchecks/node/{name:seg}", response_model=Health)
@@ -163,7 +164,7 @@ def named_node_health(name: str, hub: Hub, user: CurrentUser) -> JsonAnswer:
     """The same of a node by its name."""
     if name != hub.settings.node_name:
         raise not_found()
-    return _alarms(hub)
+    return _alarms(hub, user)
 
 
 @router.get("/aliveness-test/{vhost:seg}", response_model=Health)

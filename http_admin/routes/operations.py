@@ -11,13 +11,21 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from http_admin.auth import CurrentUser, Hub, get_doorkeeper, require_tag
+from http_admin.auth import (
+    CurrentUser,
+    Hub,
+    get_doorkeeper,
+    require_tag,
+    sees_everything,
+    visible_vhosts,
+)
 from http_admin.durable import until_durable
 from http_admin.shapes_broker import Alarm
 from http_admin.surroundings import Around
 from http_admin.views import Row
-from leveret.broker import Broker
+from leveret.broker import Broker, User
 from leveret.broker.broker import DEFAULT_VHOST
+from leveret.broker.dead_letters import STUCK_ALARM, stuck_reason
 from leveret.broker.metrics import Metrics
 from leveret.config import KEYS, Key, Settings
 from leveret.model.store import Retention
@@ -67,8 +75,16 @@ def _source(settings: Settings, key: Key, value: object) -> str:
 
 @router.get("/alarms", response_model=list[Alarm])
 def alarms(hub: Hub, user: CurrentUser) -> list[Row]:
-    """Alarms that hold publishers back right now."""
-    return [{"name": name, "reason": why} for name, why in hub.alarms.raised.items()]
+    """Alarms that are raised right now: most of them hold publishers back."""
+    return [{"name": name, "reason": why} for name, why in alarms_for(hub, user).items()]
+
+
+def alarms_for(hub: Broker, user: User) -> dict[str, str]:
+    """Why each is raised, without names from vhosts that this user may not look into."""
+    raised = hub.alarms.raised
+    if STUCK_ALARM in raised and not sees_everything(user):
+        raised[STUCK_ALARM] = stuck_reason(hub, {one.name for one in visible_vhosts(hub, user)})
+    return raised
 
 
 @router.post("/shutdown", status_code=202, response_model=Stopping, dependencies=[require_tag()])

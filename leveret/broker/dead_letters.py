@@ -9,7 +9,7 @@ client's own `x-death` is a header like any other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from typing import TYPE_CHECKING
 
 from leveret.broker.aftermath import Aftermath
@@ -27,6 +27,8 @@ from queues.port import DeathReason
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
     from leveret.broker.vhost import Plan, VirtualHost
+
+STUCK_ALARM = "dead-letters"
 
 
 class DeadLetters:
@@ -149,9 +151,15 @@ def watch_stuck(broker: Broker) -> None:
     stuck = broker.upkeep.stuck
     for queue in [one for one in stuck if one.closed or not one.burial.stuck]:
         del stuck[queue]
-    where = [f"queue '{one.name}' in vhost '{at.name}'" for one, at in stuck.items()]
-    reason = f"dead-letter targets are full: {', '.join(sorted(where)[:5])}" if where else ""
-    broker.alarms.set("dead-letters", reason, blocks=False)
+    reason = stuck_reason(broker, broker.vhosts) if stuck else ""
+    broker.alarms.set(STUCK_ALARM, reason, blocks=False)
+
+
+def stuck_reason(broker: Broker, vhosts: Container[str]) -> str:
+    """Why, with the names of queues in these vhosts only: not everybody is to know of others."""
+    stuck = broker.upkeep.stuck.items()
+    where = [f"queue '{one.name}' in vhost '{at.name}'" for one, at in stuck if at.name in vhosts]
+    return "dead-letter targets are full" + (f": {', '.join(sorted(where)[:5])}" if where else "")
 
 
 def _this(queue: ClassicQueue, reason: DeathReason) -> Death:

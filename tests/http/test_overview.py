@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import httpx
 import pytest
 
 import leveret
 from http_admin.routes.operations import HIDDEN
+from leveret.broker import Broker
+from leveret.broker.access.passwords import hash_password
+from leveret.broker.messages import publish
+from leveret.model.message import Address, Message
+from leveret.model.properties import encode_properties
+from leveret.model.store import PermissionDefinition
+from queues import QueueSpec
 from tests.http.conftest import Served, serve
 
 # rabbitmqadmin v2 refuses an overview in which one of these is missing.
@@ -117,6 +125,55 @@ def test_raised_alarm_fails_the_check_and_shows_everywhere(
     finally:
         broker.on_loop(lambda hub: hub.alarms.set("store", ""))
     assert api.get("/api/health/checks/alarms").status_code == 200
+
+
+def _make_stuck(hub: Broker) -> None:
+    """A dead letter that finds no room, in a vhost of its own, and who may look there or not."""
+    held = hub.add_vhost("secret")
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    held.declare_queue(QueueSpec("grave", arguments=full))
+    to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave", "x-max-length": 0}
+    held.declare_queue(QueueSpec("src-payroll", arguments=to))
+    sender = hub.users.by_name["guest"]
+    publish(
+        hub, held, sender, Message.build(Address.of("", "src-payroll"), encode_properties({}), b"x")
+    )
+    for name, vhost in (("outsider", "/"), ("insider", "secret")):
+        hub.users.put_user(name, hash_password(name), ("management",))
+        hub.users.set_permission(PermissionDefinition(name, vhost, "", "", ""))
+
+
+def _alarms_now(hub: Broker) -> dict[str, str]:
+    hub.upkeep.watch()
+    return hub.alarms.raised
+
+
+def _until_alarms(broker: Served, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while len(broker.on_loop(_alarms_now)) != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_alarm_names_queues_only_to_who_may_see_them(broker: Served) -> None:
+    named = "dead-letter targets are full: queue 'src-payroll' in vhost 'secret'"
+    checks = ("health/checks/alarms", "health/checks/local-alarms", "healthchecks/node")
+    broker.on_loop(_make_stuck)
+    try:
+        _until_alarms(broker, 1)
+        for user, reason in (
+            ("guest", named), ("insider", named), ("outsider", "dead-letter targets are full")
+        ):  # fmt: skip
+            with broker.client(user) as api:
+                (alarm,) = api.get("/api/alarms").json()
+                assert alarm == {"name": "dead-letters", "reason": reason}
+                for path in checks:
+                    answer = api.get(f"/api/{path}")
+                    assert (answer.status_code, answer.json()["reason"]) == (503, reason)
+                    assert answer.json()["alarms"][0]["reason"] == reason
+    finally:
+        broker.on_loop(lambda hub: hub.delete_vhost("secret"))
+        _until_alarms(broker, 0)
 
 
 def test_aliveness_test(api: httpx.Client) -> None:
