@@ -15,6 +15,7 @@ from spark_sink.schemas import arrow_schema, columns_of
 
 NOTHING = "\0"
 """A name that nothing has, for a selection that no row fits."""
+_LARGEST_NUMBER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +122,20 @@ def whole_number(params: Mapping[str, str], name: str, default: int) -> int:
         return default
     if not text.isdecimal():
         raise SourceError(f"{name} must be a whole number, not {text!r}.")
-    return int(text)
+    return _stored_number(text)
+
+
+def _stored_number(digits: str) -> int:
+    """As far as a database has numbers."""
+    if len(digits) > len(str(_LARGEST_NUMBER)) or (number := int(digits)) > _LARGEST_NUMBER:
+        raise SourceError(f"A number is at most {_LARGEST_NUMBER}.")
+    return number
 
 
 def time_ms(text: str) -> int:
     """Milliseconds from text: a whole number of them, or an ISO date or time (UTC if unzoned)."""
     if text.isdecimal():
-        return int(text)
+        return _stored_number(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

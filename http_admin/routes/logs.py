@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from http_admin.auth import CurrentUser, Hub, vhost_for, visible_vhosts
 from http_admin.content import body_of, checked_properties, shown_body, shown_values
 from http_admin.durable import require_unblocked, until_durable
+from http_admin.errors import bad_request
 from http_admin.shapes import MessageProperties
 from http_admin.turns import InTurn, in_turn
 from http_admin.views import Row
@@ -22,6 +23,7 @@ router = APIRouter(prefix="/api", tags=["logs"])
 LONGEST_WAIT = 20.0
 MOST_RECORDS = 500
 MOST_READ = 1_000
+LONGEST_OFFSET = 20
 
 
 class LogBody(BaseModel):
@@ -254,7 +256,11 @@ async def read_records(
 
 def place(text: str | int) -> Any:
     """An offset as a log understands it; ISO times become moments."""
-    if isinstance(text, int) or text.isdecimal():
+    if isinstance(text, int):
+        return text
+    if text.isdecimal():
+        if len(text) > LONGEST_OFFSET:
+            raise bad_request(f"an offset has at most {LONGEST_OFFSET} digits")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

@@ -189,7 +189,7 @@ async def browse_queue(
     hub: Hub,
     user: CurrentUser,
     count: Annotated[int, Query(ge=1, le=1_000)] = 50,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    offset: Annotated[int, Query(ge=0, lt=1 << 32)] = 0,
     truncate: Annotated[int | None, Query(ge=0)] = None,
     encoding: Literal["auto", "base64"] = "auto",
 ) -> Any:

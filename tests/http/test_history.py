@@ -184,6 +184,16 @@ def test_export_of_nonsense_is_400(api: httpx.Client, query: str) -> None:
     assert answer.json()["reason"]
 
 
+@pytest.mark.parametrize("number", ["9" * 30, "9" * 5000, str(1 << 63)])
+@pytest.mark.parametrize("name", ["to_id", "until", "since"])
+def test_numbers_no_database_has_are_400(api: httpx.Client, name: str, number: str) -> None:
+    pytest.importorskip("pyarrow")
+    for path in ("ranges?table=events&count=1", "export?table=events"):
+        answer = api.get(f"/api/history/{path}&{name}={number}")
+        assert answer.status_code == 400, (path, answer.text)
+    assert api.get(f"/api/history/ranges?table=events&count=1&{name}={(1 << 63) - 1}").is_success
+
+
 def test_export_has_only_vhosts_that_the_user_may_read(stored_broker: Served) -> None:
     pa = pytest.importorskip("pyarrow")
     with stored_broker.client("watcher") as client:

@@ -250,6 +250,19 @@ def test_records_are_refused_while_an_alarm_is_raised(api, vhost, log, leveret, 
     assert publish(api, vhost, log, {"value": "x"}) == {"published": 1}
 
 
+@pytest.mark.parametrize("digits", [21, 5000])
+def test_numbers_without_end_are_refused_with_a_sentence(api, vhost, log, digits):
+    endless = "9" * digits
+    api.post("logs", vhost, log, "groups", "g", "fetch", body={})
+    for refused in (
+        api.refused("GET", "logs", vhost, log, "records", offset=endless),
+        api.refused("POST", "logs", vhost, log, "groups", "g", "reset", body={"to": endless}),
+        api.refused("POST", "logs", vhost, log, "groups", "g", "members", body={"start": endless}),
+    ):
+        assert refused == (400, "an offset has at most 20 digits")
+    assert records(api, vhost, log, offset="9" * 20) == []
+
+
 def test_rights_are_those_of_the_queue(api, vhost, log, sign_in):
     api.put("users", "reader", body={"password": "pw", "tags": "management"})
     api.put("permissions", vhost, "reader", body={"configure": "", "write": "", "read": "^l$"})

@@ -136,6 +136,12 @@ def test_publish_needs_the_right_to_write(api, vhost, queue, sign_in):
     assert status == 403 and "write access to exchange 'amq.default'" in reason
 
 
+@pytest.mark.parametrize("digits", [10, 30, 5000])
+def test_browsing_from_far_beyond_the_end_is_refused(api, vhost, queue, digits):
+    status, reason = api.refused("GET", "queues", vhost, queue, "browse", offset="9" * digits)
+    assert status == 400 and reason.startswith("query.offset: ")
+
+
 def test_publish_is_refused_while_an_alarm_is_raised(api, vhost, queue, leveret, hub):
     def alarm(reason):
         leveret._loop.call_soon_threadsafe(hub.alarms.set, "test", reason)
