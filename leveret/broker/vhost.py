@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from bindings import Binding, Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec, Route, explain_route, route
 from leveret.broker.doorway import once
+from leveret.broker.log_keeper import partition_names
 from leveret.broker.names import (
     check_length,
     check_name,
@@ -48,6 +49,7 @@ from queues import (
 )
 from queues.options import COMPARED_ARGUMENTS, check_arguments
 from queues.spec import check_kind
+from queues.stream.spec import parse_log_spec
 
 PREDECLARED = (
     ("", "direct"),
@@ -242,7 +244,7 @@ class VirtualHost:
         check_name("queue", spec.name)
         check_kind(spec, self._q(spec.name))
         check_arguments(spec.arguments, self._q(spec.name))
-        self._require_room(spec.name)
+        self._require_room(spec)
         definition = queue_row(self.name, next(self._queue_ids), spec)
         created = self._make_queue(self, spec, definition)
         if definition.durable:
@@ -252,10 +254,14 @@ class VirtualHost:
         self.queues_created += 1
         return created
 
-    def _require_room(self, name: str) -> None:
-        if 0 <= self.most_queues <= len(self.queues):
+    def _require_room(self, spec: QueueSpec) -> None:
+        """Each partition of a log is a queue, too; some may be there already as logs."""
+        is_log = spec.kind == "stream"
+        parts = parse_log_spec(spec, self._q(spec.name)).partitions if is_log else 0
+        new = sum(name not in self.queues for name in (spec.name, *partition_names(spec, parts)))
+        if 0 <= self.most_queues < len(self.queues) + new:
             raise PreconditionFailed(
-                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' "
+                f"cannot declare queue '{spec.name}': queue limit in vhost '{self.name}' "
                 f"({self.most_queues}) is reached"
             )
 

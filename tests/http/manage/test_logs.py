@@ -13,6 +13,8 @@ import pytest
 
 from tests.http.manage.client import Api
 
+STREAM = {"x-queue-type": "stream"}
+
 
 def publish(api, vhost, name, *records):
     return api.post("logs", vhost, name, "publish", body={"records": list(records)})
@@ -261,6 +263,21 @@ def test_numbers_without_end_are_refused_with_a_sentence(api, vhost, log, digits
     ):
         assert refused == (400, "an offset has at most 20 digits")
     assert records(api, vhost, log, offset="9" * 20) == []
+
+
+def test_partitions_count_for_the_limit_of_queues(api, vhost):
+    api.put("vhost-limits", vhost, "max-queues", body={"value": 3})
+    for way, body in (
+        (("logs", vhost, "l"), {"partitions": 3}),
+        (("stream", "super-streams", vhost, "l"), {"partitions": 3}),
+        (("queues", vhost, "l"), {"durable": True, "arguments": {**STREAM, "x-partitions": 3}}),
+    ):
+        status, reason = api.refused("PUT", *way, body=body)
+        assert (status, "limit in vhost" in reason) == (400, True)
+        assert api.get("queues", vhost) == []
+    api.put("logs", vhost, "l-0", body={})  # becomes a partition, and is counted once
+    assert api.put("logs", vhost, "l", body={"partitions": 2}) == 201
+    assert api.refused("PUT", "logs", vhost, "m", body={})[0] == 400
 
 
 def test_rights_are_those_of_the_queue(api, vhost, log, sign_in):
