@@ -49,6 +49,9 @@ SUPER_STREAM = "x-super-stream"
 """The argument that makes a direct exchange the front of a partitioned log."""
 
 
+ALTERNATE = "alternate-exchange"
+
+
 def known_kinds() -> list[str]:
     return sorted(_MATCHERS)
 
@@ -66,8 +69,16 @@ class ExchangeSpec:
 
     @property
     def alternate(self) -> str | None:
-        value = self.arguments.get("alternate-exchange")
+        value = self.arguments.get(ALTERNATE)
         return value if isinstance(value, str) else None
+
+    def require_alternate(self, where: str) -> None:
+        """Refuse an alternate that names nothing; one that is stored already means none."""
+        if ALTERNATE in self.arguments and self.alternate is None:
+            raise PreconditionFailed(
+                f"invalid type for arg '{ALTERNATE}' in {where}: it must be a text, "
+                f"not {self.arguments[ALTERNATE]!r:.100}"
+            )
 
 
 class Exchange:

@@ -302,6 +302,7 @@ def _take_exchange(found: Import, row: _Row) -> None:
         row.arguments,
     )
     check_name("exchange", spec.name)
+    spec.require_alternate(f"exchange '{spec.name}'")
     Exchange(spec)  # refuses what cannot be one
     found.exchanges.append((row.vhost, spec))
 

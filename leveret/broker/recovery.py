@@ -88,7 +88,8 @@ def _take_up_exchange(broker: Broker, definition: ExchangeDefinition) -> None:
                 definition.auto_delete,
                 definition.internal,
                 load_arguments(definition.arguments),
-            )
+            ),
+            is_stored=True,
         )
 
 

@@ -167,7 +167,7 @@ class VirtualHost:
 
     # Exchanges ---------------------------------------------------------------------------------
 
-    def declare_exchange(self, spec: ExchangeSpec) -> Exchange:
+    def declare_exchange(self, spec: ExchangeSpec, is_stored: bool = False) -> Exchange:
         require_not_default(spec.name)
         current = self.exchanges.get(spec.name)
         if current is not None:
@@ -175,6 +175,8 @@ class VirtualHost:
             return current
         require_unreserved("exchange", spec.name)
         check_name("exchange", spec.name)
+        if not is_stored:
+            spec.require_alternate(f"exchange '{spec.name}' in vhost '{self.name}'")
         created = Exchange(spec)
         self.exchanges[spec.name] = created
         self.on_made(created)

@@ -340,3 +340,15 @@ class TestStationsInARow:
         hub.bind_exchange("twice", "once")
         hub.publish("once", "", b"x", headers={"x-deduplication-header": "a"})
         assert await hub.bodies("q") == [b"x"]
+
+
+async def test_an_alternate_that_is_no_text_is_refused_and_taken_up_where_it_is_stored(tmp_path):
+    hub = await Hub.start(tmp_path)
+    spec = hub.spec("old", "fanout", {"alternate-exchange": 5})
+    with pytest.raises(PreconditionFailed, match="invalid type for arg 'alternate-exchange'"):
+        hub.vhost.declare_exchange(spec)
+    hub.vhost.declare_exchange(spec, is_stored=True)
+    await hub.settle()
+    async with running(await hub.restart()) as hub:
+        assert hub.vhost.exchanges["old"].alternate is None
+        assert hub.publish("old", "k").routed is False

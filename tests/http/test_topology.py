@@ -28,6 +28,24 @@ def test_life_of_an_exchange(api: httpx.Client) -> None:
     assert api.delete(path).status_code == 404
 
 
+@pytest.mark.parametrize("alternate", [5, True, None, ["fallback"], {"name": "fallback"}, b"\xff"])
+def test_alternate_exchange_must_be_a_text(
+    broker: Served, api: httpx.Client, alternate: object
+) -> None:
+    path, arguments = "/api/exchanges/%2F/alternating", {"alternate-exchange": alternate}
+    if not isinstance(alternate, bytes):
+        answer = api.put(path, json={"type": "topic", "arguments": arguments})
+        assert answer.status_code == 400
+        assert "invalid type for arg 'alternate-exchange'" in answer.json()["reason"]
+    with (
+        BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection,
+        pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed,
+    ):
+        connection.channel().exchange_declare("alternating", "topic", arguments=arguments)
+    assert closed.value.reply_code == 406
+    assert api.get(path).status_code == 404
+
+
 def test_default_exchange_has_a_name_in_urls(api: httpx.Client) -> None:
     assert api.get("/api/exchanges/%2F/amq.default").json()["name"] == ""
     assert api.delete("/api/exchanges/%2F/amq.default").status_code == 403

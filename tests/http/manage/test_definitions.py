@@ -127,6 +127,8 @@ PATTERNS = {"configure": ".*", "write": ".*", "read": ".*"}
                             "arguments": {"x-queue-type": "stream", "x-partitions": 2}}]},
          "name of a partition is longer"),
         ({"exchanges": [ROW | {"type": "x-delayed-message"}]}, "exchanges[0]: invalid argument"),
+        ({"exchanges": [ROW | {"type": "topic", "arguments": {"alternate-exchange": 5}}]},
+         "exchanges[0]: invalid type for arg 'alternate-exchange'"),
         ({"exchanges": [ROW | {"name": "a\0b", "type": "direct"}]}, "must not contain a NUL"),
         ({"queues": [ROW], "bindings": [BINDING | {"routing_key": "k" * 256}]}, "is longer than"),
         ({"queues": [ROW], "bindings": [BINDING | {"source": "amq.headers",
