@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -42,6 +42,13 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL_SECONDS = 0.0005
 CALL_SECONDS = STOP_SECONDS = 60.0
 GC_THRESHOLDS = (50_000, 50, 100)
+
+_PORTS = {
+    "amqp_port": ("AMQP", "--amqp-port"),
+    "http_port": ("HTTP", "--http-port"),
+    "amqps_port": ("AMQP over TLS", "--set amqps_port=PORT"),
+    "https_port": ("HTTP over TLS", "--set https_port=PORT"),
+}
 
 log = logging.getLogger("leveret")
 T = TypeVar("T")
@@ -105,6 +112,8 @@ class RunningBroker:
 
     async def start(self) -> None:
         settings = self.settings
+        if not settings.memory and not settings.data_dir.exists():
+            _require_free_ports(settings)  # a start in vain must not leave one behind
         try:
             self.broker.start()
         except StoreError as error:
@@ -112,15 +121,16 @@ class RunningBroker:
         try:
             self.amqp.start()
             if settings.plain_enabled:
-                self.amqp_address = await self.amqp.listen(settings.host, settings.amqp_port)
-                self.http_address = self._listen_for_http(settings.http_port)
+                with _named(settings, "amqp_port"):
+                    self.amqp_address = await self.amqp.listen(settings.host, settings.amqp_port)
+                self.http_address = self._listen_for_http("http_port")
             if _asks_for_tls(settings):
                 await self._listen_securely()
         except (OSError, LaunchError) as error:
             await self.stop()
             if isinstance(error, LaunchError):
                 raise
-            raise LaunchError(_cannot_listen(settings, error)) from error
+            raise LaunchError(f"cannot listen on {settings.host}: {error}") from error
         for listening in self._http_sockets:
             # Readable: a client is waiting to be accepted, and goes on waiting until it is.
             asyncio.get_running_loop().add_reader(listening, self._start_http)
@@ -134,19 +144,21 @@ class RunningBroker:
         except TlsError as error:
             raise LaunchError(f"{error}.") from None
         self.tls.watch()
-        context = self._tls_context
-        self.amqps_address = await self.amqp.listen(settings.host, settings.amqps_port, context)
-        self.https_address = self._listen_for_http(settings.https_port)
+        host, port, context = settings.host, settings.amqps_port, self._tls_context
+        with _named(settings, "amqps_port"):
+            self.amqps_address = await self.amqp.listen(host, port, context)
+        self.https_address = self._listen_for_http("https_port")
 
     def _tls_context(self) -> ssl.SSLContext:
         """For the next handshake."""
         assert self.tls is not None
         return self.tls.context
 
-    def _listen_for_http(self, port: int) -> tuple[str, int] | None:
+    def _listen_for_http(self, setting: str) -> tuple[str, int] | None:
         if not self.settings.http_enabled:
             return None
-        listening = _listen(self.settings.host, port)
+        with _named(self.settings, setting):
+            listening = _listen(self.settings.host, getattr(self.settings, setting))
         self._http_sockets.append(listening)
         host, bound = listening.getsockname()[:2]
         return host, bound
@@ -242,8 +254,7 @@ class RunningBroker:
 
 def in_process_settings(**changes: Any) -> Settings:
     """A broker for one process: free ports, nothing on disk unless a directory is named."""
-    ports = ("amqp_port", "http_port", "amqps_port", "https_port")
-    defaults: dict[str, Any] = {**dict.fromkeys(ports, 0), "http_enabled": False}
+    defaults: dict[str, Any] = {**dict.fromkeys(_PORTS, 0), "http_enabled": False}
     if "data_dir" not in changes:
         defaults["memory"] = True
     else:
@@ -422,18 +433,41 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio switches Nagle's algorithm off only where the protocol is named.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = _bound(host, port)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
         listening.listen(1024)
         listening.setblocking(False)
     except OSError:
         listening.close()
         raise
     return listening
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio switches Nagle's algorithm off only where the protocol is named.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _require_free_ports(settings: Settings) -> None:
+    """Refuse ports on which somebody listens; whatever else is wrong turns up when we do."""
+    secure = ("amqps_port", "https_port") if _asks_for_tls(settings) else ()
+    plain = ("amqp_port", "http_port") if settings.plain_enabled else ()
+    for setting in (*plain, *secure):
+        if not settings.http_enabled and setting.startswith("http"):
+            continue
+        try:
+            _bound(settings.host, getattr(settings, setting)).close()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise LaunchError(_cannot_listen(settings, setting, error)) from error
 
 
 def _asks_for_tls(settings: Settings) -> bool:
@@ -443,9 +477,20 @@ def _asks_for_tls(settings: Settings) -> bool:
     return bool(files) or wishes or not settings.plain_enabled
 
 
-def _cannot_listen(settings: Settings, error: OSError) -> str:
-    where = f"{settings.host}, ports {settings.amqp_port} (AMQP) and {settings.http_port} (HTTP)"
+@contextlib.contextmanager
+def _named(settings: Settings, setting: str) -> Iterator[None]:
+    """What goes wrong with a port is said of that port."""
+    try:
+        yield
+    except OSError as error:
+        raise LaunchError(_cannot_listen(settings, setting, error)) from error
+
+
+def _cannot_listen(settings: Settings, setting: str, error: OSError) -> str:
+    protocol, flag = _PORTS[setting]
     why = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
-        why = "one is taken (by RabbitMQ?); --amqp-port and --http-port choose others"
-    return f"cannot listen on {where}: {why}"
+        why = f"it is taken (by RabbitMQ?); {flag} chooses another"
+    return (
+        f"cannot listen on {settings.host}, port {getattr(settings, setting)} ({protocol}): {why}"
+    )

@@ -10,6 +10,7 @@ import types
 from pathlib import Path
 
 import pytest
+import trustme
 
 from leveret.config import Settings
 from leveret.launch import LaunchError, ThreadedBroker, in_process_settings
@@ -136,12 +137,32 @@ def test_serve_imports_nothing_of_the_client():
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("which", ["amqp_port", "http_port"])
-def test_a_port_that_is_taken_is_told_with_the_way_out(which):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = {which: taken.getsockname()[1]}
-        broker = ThreadedBroker(in_process_settings(http_enabled=True, **port))
-        with pytest.raises(LaunchError, match=r"one is taken .* --http-port choose others"):
-            broker.__enter__()
+@pytest.mark.parametrize(
+    ("which", "protocol", "flag"),
+    [
+        ("amqp_port", "AMQP", "--amqp-port"),
+        ("http_port", "HTTP", "--http-port"),
+        ("amqps_port", "AMQP over TLS", "--set amqps_port=PORT"),
+        ("https_port", "HTTP over TLS", "--set https_port=PORT"),
+    ],
+)
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_port_that_is_taken_is_told_with_the_way_out(tmp_path, which, protocol, flag, is_there):
+    data, keys = tmp_path / "data", {}
+    if is_there:
+        data.mkdir()
+    if "TLS" in protocol:
+        keys = {"tls_cert": str(tmp_path / "cert"), "tls_key": str(tmp_path / "key")}
+        issued = trustme.CA().issue_cert("localhost")
+        issued.cert_chain_pems[0].write_to_path(keys["tls_cert"])
+        issued.private_key_pem.write_to_path(keys["tls_key"])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = in_process_settings(http_enabled=True, data_dir=data, **keys, **{which: port})
+        with pytest.raises(LaunchError) as told:
+            ThreadedBroker(settings).__enter__()
+    assert str(told.value) == (
+        f"cannot listen on 127.0.0.1, port {port} ({protocol}): it is taken (by RabbitMQ?); "
+        f"{flag} chooses another"
+    )
+    assert data.exists() is is_there
