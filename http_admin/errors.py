@@ -31,6 +31,8 @@ _NAMES = {
 }
 
 
+WHY = "why"
+"""Where a request's state has why it was refused, for the log: as its answer says it."""
 _PAGING = (("query", "page"), ("query", "page_size"))
 _NO_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")
 _TOLD = 20
@@ -65,30 +67,41 @@ def error_response(
     return JsonAnswer(content, status, headers)
 
 
+def _refusal(
+    request: Request,
+    status: int,
+    reason: str,
+    headers: dict[str, str] | None = None,
+    name: str = "",
+) -> JsonAnswer:
+    setattr(request.state, WHY, reason)
+    return error_response(status, reason, headers, name)
+
+
 def install(app: FastAPI) -> None:
     """Every way a request can fail ends in the same JSON."""
 
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> JsonAnswer:
-        return error_response(error.status, error.reason, error.headers, error.name)
+        return _refusal(request, error.status, error.reason, error.headers, error.name)
 
     @app.exception_handler(BrokerError)
     async def refused_by_broker(request: Request, error: BrokerError) -> JsonAnswer:
-        return error_response(_STATUS.get(error.code, 400), error.explanation)
+        return _refusal(request, _STATUS.get(error.code, 400), error.explanation)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JsonAnswer:
         wrong = error.errors()
         is_off = any(one["loc"] in _PAGING and one["type"] in _OFF_LIMITS for one in wrong)
         name = "invalid_pagination_parameters" if is_off else ""
-        return error_response(400, "; ".join(map(_sentence, wrong[:_TOLD])), name=name)
+        return _refusal(request, 400, "; ".join(map(_sentence, wrong[:_TOLD])), name=name)
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JsonAnswer:
         headers = dict(error.headers) if error.headers else None
         if error.status_code == 405:
             headers = {"Allow": ", ".join(_methods_at(request))}
-        return error_response(error.status_code, str(error.detail), headers)
+        return _refusal(request, error.status_code, str(error.detail), headers)
 
 
 def _methods_at(request: Request) -> list[str]:

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from http_admin.auth import CUT_OFF, LET_IN, TARGET, current_user
 from http_admin.bodies import SHORT, Bodies, announced, limit_for, read_body, values_for
-from http_admin.errors import ApiError, error_response
+from http_admin.errors import WHY, ApiError, error_response
 from http_admin.noting import LONGEST_REFUSED, asked, bounded, room_for, shown_path
 from http_admin.paths import routed_path
 from http_admin.turns import leave
@@ -49,6 +49,7 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = ("/api/login",)
 """Changes that nobody needs to be signed in for."""
 _LINES_PER_SECOND = 10
+_LONGEST_WHY = 300
 _TRAFFIC = re.compile(
     "/api/(?:login|logout|route/[^/]+|exchanges/[^/]+/[^/]+/publish|queues/[^/]+/[^/]+/get"
     "|logs/[^/]+/[^/]+/(?:publish|groups/[^/]+/(?:members/[^/]+/)?(?:fetch|commit)))"
@@ -129,11 +130,15 @@ class _Refusals:
         user, peer = state.get("user"), (scope.get("client") or ("",))[0]
         name = user.name if user is not None else ""
         what = bounded([asked(scope)], LONGEST_REFUSED)
+        why = str(state.get(WHY, ""))[:_LONGEST_WHY]
         facts = {"event": "refused", "peer": peer, "user": name, "code": status, "request": what}
         more = f" ({self._untold} more were not told)" if self._untold else ""
         self._untold = 0
-        said = (peer, what, name, status, more)
-        log.warning("HTTP from %s: %s of user %r refused: %d%s", *said, extra={"facts": facts})
+        log.warning(
+            "HTTP from %s: %s of user %r refused: %d, %s%s",
+            *(peer, what, name, status, why, more),
+            extra={"facts": facts | {"why": why}},
+        )
 
 
 class Guard:
@@ -154,6 +159,7 @@ class Guard:
         try:
             await self._pass_on(scope, receive, answer.send)
         except ApiError as error:
+            scope.setdefault("state", {})[WHY] = error.reason
             refusal = error_response(error.status, error.reason, error.headers)
             await refusal(scope, receive, answer.send)
         except Exception:

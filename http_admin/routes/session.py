@@ -68,7 +68,7 @@ async def login(request: Request, response: Response) -> Row:
     """Start a session: the answer sets a cookie and carries the CSRF token."""
     given = _credentials(await request.body())
     doorkeeper = get_doorkeeper(request)
-    user = await checked(request, given.username, given.password)
+    user = request.state.user = await checked(request, given.username, given.password)
     require_management_tag(user)
     doorkeeper.sign_out(request.cookies.get(COOKIE, ""))
     token, session = doorkeeper.sign_in(user)

@@ -28,6 +28,19 @@ HELLO = b"AMQP\x00\x00\x09\x01"
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
+    with _served() as served:
+        yield served
+
+
+@pytest.fixture
+def fresh() -> Iterator[Served]:
+    """One that has not told ten refusals in this second yet."""
+    with _served() as served:
+        yield served
+
+
+@contextlib.contextmanager
+def _served() -> Iterator[Served]:
     with serve() as threaded:
         served = Served(threaded)
         served.on_loop(_make_user)
@@ -147,17 +160,38 @@ def test_wrong_password_over_amqp_is_one_line(served: Served, lines: Lines) -> N
 def test_refused_requests(served: Served, lines: Lines) -> None:
     with served.client(None) as nobody, served.client("few") as few:
         assert nobody.get("/api/overview?password=" + SECRET).status_code == 401
-        lines("HTTP from 127.0.0.1", "GET /api/overview of user '' refused: 401")
+        lines("HTTP from 127.0.0.1", "GET /api/overview of user '' refused: 401, not signed in")
         assert few.put("/api/users/x", json={"password": SECRET, "tags": ""}).status_code == 403
-        lines("PUT /api/users/x of user 'few' refused: 403")
+        lines("PUT /api/users/x of user 'few' refused: 403, this needs the tag administrator")
         assert few.put("/api/queues/%2F/few", content=b" " * 1_100_000).status_code == 413
-        lines("PUT /api/queues/%2F/few of user 'few' refused: 413")
+        lines("PUT /api/queues/%2F/few of user 'few' refused: 413, ")
         assert few.put("/api/queues/%2F/few", content=b"{").status_code == 400
-        lines("PUT /api/queues/%2F/few of user 'few' refused: 400")
+        lines("PUT /api/queues/%2F/few of user 'few' refused: 400, the body is not valid JSON")
         assert nobody.get("/", headers={"host": "evil.example"}).status_code == 400
-        lines("GET / of user '' refused: 400")
+        lines("GET / of user '' refused: 400, this broker does not answer to that host")
         assert few.get("/api/queues/%2F/none").status_code == 404
         lines("none", count=0)
+
+
+def test_reasons_are_told_bounded_and_without_what_is_secret(fresh: Served, lines: Lines) -> None:
+    with fresh.client() as api, fresh.client("few") as few:
+        assert few.put("/api/queues/%2F/other", json={}).status_code == 403
+        lines("PUT /api/queues/%2F/other of user 'few' refused: 403, ", "access to queue 'other'")
+        body = {"password": SECRET, "password_hash": SECRET, "tags": ["x"]}
+        assert api.put("/api/users/y", json=body).status_code == 400
+        lines("/api/users/y", "refused: 400, both_password_and_password_hash_are_provided")
+        assert api.put("/api/users/z", json={"password": [SECRET], "tags": ""}).status_code == 400
+        lines("/api/users/z", "refused: 400, password: Input should be a valid string")
+        assert api.put("/api/users/w", json={"tags": [f",{'t' * 5_000}"]}).status_code == 400
+        (line,) = lines("/api/users/w", "refused: 400, a tag must not contain a comma: ',ttt")
+        assert len(line) < 500
+
+
+def test_sign_in_without_a_tag_names_the_user(fresh: Served, lines: Lines) -> None:
+    with fresh.client(None) as nobody:
+        answer = nobody.post("/api/login", json={"username": "plain", "password": "plain"})
+        assert answer.status_code == 403
+    lines("POST /api/login of user 'plain' refused: 403, user has no management tag")
 
 
 def test_wrong_password_over_http_is_one_line(served: Served, lines: Lines) -> None:
