@@ -129,6 +129,8 @@ class DelayQueue:
         size, detail = message.body_size, self._detail(due, message.id)
         store.record(EventKind.ENQUEUED, self.id, message.id, message.origin, detail, size)
         self.counters.published += 1
+        if message.exchange == self.exchange.name:
+            self.exchange.published_out -= 1  # routing has counted it, and it has not left yet
         heapq.heappush(self._heap, _pack(due, message.id, size))
         self._broker.deadlines.look_at(due, self)
         return Enqueued.WAITING
@@ -214,7 +216,7 @@ class DelayQueue:
         keys = [stored.routing_key, *open_copies(headers), *self._blind_keys(stored.id)]
         queues = self._vhost.beyond(keys, headers, (exchange,))
         message.keep = max((queue.keep for queue in queues), default=Keep.NOTHING)
-        exchange.published_out += len(queues) - 1
+        exchange.published_out += len(queues)
         if not queues:
             broker.counters.dropped_unroutable += 1
         for queue in queues:

@@ -147,6 +147,37 @@ class TestDelayed:
         await hub.advance(2)
         assert await hub.bodies("q") == [b"late"]
 
+    async def test_what_waits_is_not_counted_as_gone(self, hub):
+        self.make(hub)
+        hub.queue("r")
+        hub.bind("d", "r", "k")
+        hub.exchange("before", "fanout")
+        hub.bind_exchange("before", "d")
+        delayed, before = hub.vhost.exchanges["d"], hub.vhost.exchanges["before"]
+        for exchange, key in (("d", "k"), ("d", "nobody's"), ("before", "k"), ("d", "k")):
+            hub.publish(exchange, key, headers={"x-delay": 1_000})
+        await hub.settle()
+        assert (delayed.published_in, delayed.published_out) == (3, 0)
+        assert (before.published_in, before.published_out) == (1, 1)
+        held = hub.broker.stations.delays.by_exchange[delayed]
+        last = (await held.scheduled(3, 1))[0].message.id
+        assert held.cancel(last)
+        await hub.advance(1.5)
+        await hub.until(lambda: hub.vhost.queues["r"].ready_count == 2)
+        assert (delayed.published_in, delayed.published_out) == (3, 4)
+
+    async def test_what_waited_through_a_restart_is_counted_when_it_goes(self, tmp_path):
+        hub = await Hub.start(tmp_path)
+        self.make(hub)
+        hub.publish("d", "nobody's", headers={"x-delay": 1_000})
+        await hub.settle()
+        async with running(await hub.restart()) as hub:
+            await hub.advance(1.5)
+            delayed = hub.vhost.exchanges["d"]
+            held = hub.broker.stations.delays.by_exchange[delayed]
+            await hub.until(lambda: len(held) == 0)
+            assert delayed.published_out == 0
+
     async def test_the_type_behind_it_decides(self, hub):
         self.make(hub, "topic")
         hub.bind("d", "q", "a.#")
