@@ -105,6 +105,20 @@ def test_change_a_users_role_and_password(tab: Dashboard, user: str) -> None:
     assert not _may_connect(tab, SHOP, user, "first")
 
 
+def test_a_password_changed_meanwhile_stays(tab: Dashboard, user: str) -> None:
+    tab.api.put("permissions", SHOP, user, body={"configure": "", "write": "", "read": ""})
+    tab.open("users", user)
+    form = tab.test_id("edit-user")
+    expect(form).to_be_visible()
+    tab.api.put("users", user, body={"password": "newer", "tags": "management"})
+    form.get_by_label("monitoring").check()
+    tab.press("Save", form)
+    tab.says("User bert is changed")
+    assert tab.api.get("users", user)["tags"] == ["management", "monitoring"]
+    assert _may_connect(tab, SHOP, user, "newer")
+    assert not _may_connect(tab, SHOP, user, "first")
+
+
 def test_topic_permission(tab: Dashboard, user: str) -> None:
     tab.open("users", user)
     form = tab.page.get_by_role("form", name="Set topic permission")

@@ -1,5 +1,5 @@
 import { useEffect, useState } from 'preact/hooks';
-import { apiPath, put, remove, tagsOf } from '../../api/client';
+import { apiPath, get, put, remove, tagsOf } from '../../api/client';
 import { useOnce } from '../../api/live';
 import type { Permission, TopicPermission, User } from '../../api/types';
 import { Badge, Card, PageHead } from '../../components/basics';
@@ -13,18 +13,19 @@ import { deleteUser, TagPicker } from './users';
 
 type Stored = User & { password_hash?: string; hashing_algorithm?: string };
 
-/** Leaving the password empty keeps it: the stored hash is sent back unchanged. */
+/** The API takes no change without a password: its hash as it is now, not as it was when the page opened. */
+async function presentSecret(name: string): Promise<Pick<Stored, 'password_hash' | 'hashing_algorithm'>> {
+  const now = await get<Stored>(apiPath('users', name));
+  return { password_hash: now.password_hash ?? '', hashing_algorithm: now.hashing_algorithm };
+}
+
 function EditUser({ user, onDone }: { user: Stored; onDone: () => void }) {
   const [password, setPassword] = useState('');
   const [noPassword, setNoPassword] = useState(false);
   const [tags, setTags] = useState(tagsOf(user));
   useEffect(() => setTags(tagsOf(user)), [user]);
   const submit = async (): Promise<void> => {
-    const secret = noPassword
-      ? { password_hash: '' }
-      : password !== ''
-        ? { password }
-        : { password_hash: user.password_hash ?? '', hashing_algorithm: user.hashing_algorithm };
+    const secret = noPassword ? { password_hash: '' } : password !== '' ? { password } : await presentSecret(user.name);
     await put(apiPath('users', user.name), { ...secret, tags: tags.join(',') });
     toast(`User ${user.name} is changed.`);
     setPassword('');
