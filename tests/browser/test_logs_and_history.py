@@ -122,6 +122,34 @@ def test_a_group_is_forgotten_after_a_question(tab: Dashboard, read_log: str) ->
     assert tab.api.get("logs", read_log, "story", "groups") == []
 
 
+def test_deleting_a_log_names_its_records(tab: Dashboard, read_log: str) -> None:
+    tab.open("queues", read_log, "story")
+    tab.test_id("delete").click()
+    tab.confirm("40 records, 2 partitions and the offsets of 1 group will be lost")
+    expect(tab.heading("Queues")).to_be_visible()
+    assert tab.api.get("logs", read_log) == []
+
+
+def test_a_partition_leads_to_its_log_and_is_not_deleted_alone(
+    tab: Dashboard, read_log: str
+) -> None:
+    tab.open("queues", read_log, "story-1")
+    expect(tab.test_id("to-log")).to_have_text("Partition of story")
+    expect(tab.test_id("delete")).to_have_count(0)
+    tab.test_id("to-log").click()
+    expect(tab.test_id("lane")).to_have_count(2)
+
+
+def test_a_log_named_like_a_partition_is_deleted(tab: Dashboard, read_log: str) -> None:
+    log = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    tab.api.put("queues", read_log, "year-2026", body=log)
+    tab.open("queues", read_log, "year-2026")
+    tab.test_id("delete").click()
+    tab.confirm("The log, its bindings and 0 records will be lost")
+    expect(tab.heading("Queues")).to_be_visible()
+    assert not tab.api.has("queues", read_log, "year-2026")
+
+
 def test_a_senseless_offset_is_refused_in_words(tab: Dashboard) -> None:
     before = _group(tab, SHOP, LOG, GROUP)["partitions"]
     tab.open("logs", SHOP, LOG)

@@ -6,7 +6,7 @@ import { columns, levels, rangeOf, rates, SHORT_RANGES, sparkPoints } from '../s
 import { argsFor, readArgs, readTable, readValue } from '../src/lib/arguments';
 import { exchangeArgs, readExchangeArgs } from '../src/lib/exchange-arguments';
 import { asPage } from '../src/lib/paging';
-import { commitWords, isConnection, laneSegments, recordsQuery, resetTarget, retentionWords, scaleOf, shownRecord, waitingMembers } from '../src/lib/logs';
+import { commitWords, isConnection, laneSegments, logWithPartition, lossWords, recordsQuery, resetTarget, retentionWords, scaleOf, shownRecord, waitingMembers } from '../src/lib/logs';
 import { bodyOf, hexDump, legs, moments } from '../src/lib/messages';
 import { amqpUrl, consumeSnippet, publishSnippet } from '../src/lib/snippets';
 
@@ -192,6 +192,15 @@ describe('logs', () => {
   it('draws one block where only the number of segments is known, none when empty', () => {
     expect(laneSegments({ ...lane, segments: 3 }, { first: 10, next: 30 })).toHaveLength(1);
     expect(laneSegments({ ...lane, next_offset: 10, segments: 1 }, { first: 10, next: 30 })).toHaveLength(0);
+  });
+  it('counts what goes with a log in its partitions', () => {
+    const parts = [{ ...lane, segments: 1 }, { ...lane, index: 1, queue: 'l-1', segments: 1, messages: 5 }];
+    const log = { name: 'l', vhost: '/', partitioned: true, partitions: parts, groups: ['g'] };
+    expect(lossWords(log)).toBe('The log, its bindings, 25 records, 2 partitions and the offsets of 1 group will be lost');
+    const plain = { ...log, partitioned: false, partitions: parts.slice(1), groups: [] };
+    expect(lossWords(plain)).toBe('The log, its bindings and 5 records will be lost');
+    expect(logWithPartition([plain, log], 'l-1')).toBe(log);
+    expect(logWithPartition([plain, log], 'l')).toBeUndefined();
   });
   it('says what becomes of old records', () => {
     const log = { name: 'l', vhost: '/', partitions: [] };

@@ -36,6 +36,8 @@ export interface Partition {
 export interface Log {
   name: string;
   vhost: string;
+  /** Its records are in several queues, one for each partition. */
+  partitioned?: boolean;
   partitions: Partition[];
   max_age_ms?: number | null;
   max_length_bytes?: number | null;

@@ -1,7 +1,7 @@
 /** Lanes and lag of log-mode queues. Pure. */
 
 import type { Group, Log, LogRecord, Message, Partition, Segment } from '../api/types';
-import { bytes, duration } from './format';
+import { bytes, duration, plural } from './format';
 
 export interface LaneSegment {
   base: number;
@@ -122,4 +122,19 @@ export function retentionWords(log: Log): string {
 
 export function damageCount(partitions: readonly Partition[]): number {
   return partitions.reduce((sum, one) => sum + (one.damage?.length ?? 0), 0);
+}
+
+/** The log that has this queue as one of its partitions. */
+export function logWithPartition(logs: readonly Log[], queue: string): Log | undefined {
+  return logs.find((log) => log.partitioned && log.partitions.some((one) => one.queue === queue));
+}
+
+/** What deleting a log takes along, in words. */
+export function lossWords(log: Log): string {
+  const held = [
+    plural(records(log.partitions), 'record'),
+    ...(log.partitioned ? [plural(log.partitions.length, 'partition')] : []),
+    ...(log.groups?.length ? [`the offsets of ${plural(log.groups.length, 'group')}`] : []),
+  ];
+  return `The log, its bindings, ${held.join(', ')} will be lost`.replace(/, ([^,]*)$/, ' and $1');
 }

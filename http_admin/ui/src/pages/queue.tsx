@@ -1,6 +1,6 @@
 import { apiPath, get, remove } from '../api/client';
 import { useLive, useOnce } from '../api/live';
-import type { Binding, Exchange, Queue } from '../api/types';
+import type { Binding, Exchange, Log, Queue } from '../api/types';
 import { Card, Empty, Facts, PageHead, Snippet, Stat, Stats, TableFacts, Tabs } from '../components/basics';
 import { BindForm, BindingTable } from '../components/Bindings';
 import { TrafficCharts } from '../components/charts';
@@ -10,6 +10,9 @@ import { Browse, GetMessages } from '../components/Messages';
 import { Publish } from '../components/Publish';
 import { bytes, count, duration, plural, rate } from '../lib/format';
 import { go, useRoute, useStored } from '../lib/hooks';
+import { useLogOf } from '../lib/log-of-queue';
+import { lossWords } from '../lib/logs';
+import { href } from '../lib/route';
 import { rangeOf, sampleQuery, type Range, SHORT_RANGES } from '../lib/series';
 import { useScope } from '../lib/session';
 import { amqpUrl, consumeSnippet } from '../lib/snippets';
@@ -43,14 +46,22 @@ async function purge(shown: Queue, refresh: () => Promise<void>): Promise<void> 
   if (yes && (await attempt(() => remove(apiPath('queues', queue.vhost, queue.name, 'contents')), `${queue.name} is purged.`))) await refresh();
 }
 
+/** A log in partitions has no messages itself: they are counted where they are. */
+async function lossOf(queue: Queue): Promise<string> {
+  const plain = `The queue, its bindings and ${plural(queue.messages ?? 0, 'message')} will be lost`;
+  if (queue.type !== 'stream') return plain;
+  return get<Log>(apiPath('logs', queue.vhost, queue.name)).then(lossWords, () => plain);
+}
+
 async function deleteQueue(shown: Queue): Promise<void> {
   const queue = await fresh(shown);
+  const loss = await lossOf(queue);
   const readers = queue.consumers ?? 0;
   const cut = readers === 0 ? '' : `, and ${plural(readers, 'consumer')} cut off`;
   const yes = await confirmLoss({
     title: `Delete ${queue.name}?`,
-    loss: `The queue, its bindings and ${plural(queue.messages ?? 0, 'message')} will be lost${cut}. This cannot be undone.`,
-    action: 'Delete queue',
+    loss: `${loss}${cut}. This cannot be undone.`,
+    action: queue.type === 'stream' ? 'Delete log' : 'Delete queue',
   });
   if (yes && (await attempt(() => remove(apiPath('queues', queue.vhost, queue.name)), `${queue.name} is deleted.`))) go('#/queues');
 }
@@ -136,14 +147,16 @@ export function QueuePage({ vhost, name }: { vhost: string; name: string }) {
   const live = useLive<Queue>(`${apiPath('queues', vhost, name)}?${sampleQuery(rangeOf(rangeId, SHORT_RANGES))}`);
   const parent = { label: 'Queues', to: '#/queues' };
   const queue = live.data;
+  const { log, isPartition, isKnown } = useLogOf(vhost, name, queue);
   if (queue === undefined) {
     return <><PageHead title={name} parent={parent} />{live.error ? <ErrorNote error={live.error} /> : <Loading />}</>;
   }
   return (
     <>
       <PageHead title={name} parent={parent} sub={<>in {vhost} <QueueBadges queue={queue} /></>}>
+        {log && <a class="button" data-testid="to-log" href={href(['logs', vhost, log.name])}>{isPartition ? `Partition of ${log.name}` : 'Show the log'}</a>}
         {queue.type !== 'stream' && <button class="button button-danger" data-testid="purge" onClick={() => void purge(queue, live.refresh)}>Purge</button>}
-        <button class="button button-danger" data-testid="delete" onClick={() => void deleteQueue(queue)}>Delete</button>
+        {isKnown && !isPartition && <button class="button button-danger" data-testid="delete" onClick={() => void deleteQueue(queue)}>Delete</button>}
       </PageHead>
       {live.error && <ErrorNote error={live.error} />}
       <Tabs path={['queues', vhost, name]} tabs={TABS} current={tab} label="Parts of this queue" />
