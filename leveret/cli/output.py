@@ -5,6 +5,9 @@ errors go to standard error, so that any command can stand in a pipe.
 
 `table` is drawn for a terminal and tab-separated (as rabbitmqctl prints it) for a pipe;
 `pretty_table` is drawn either way; `json` keeps the server's types; `csv` is RFC 4180.
+
+Nothing is ever cut short, since what is shown may be gone from the server: a cell too long for the
+terminal goes on in its next line, and rows with too many cells are printed field by field.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -25,6 +29,12 @@ from rich.text import Text
 from leveret.cli.api import Json
 
 T = TypeVar("T")
+Justify = Literal["left", "right"]
+
+_FRAME = 3
+"""A column's line and the blanks beside it."""
+_NARROWEST = 20
+"""Columns that need more are folded down to this, and no further."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -109,16 +119,35 @@ class Output:
             sys.stdout.write("\t".join(_one_line(cell(value)) for value in row) + "\n")
 
     def _drawn(self, columns: Sequence[str], rows: Iterable[Sequence[Json]]) -> None:
-        table = Table(show_header=self.has_headers, header_style="bold")
         content = list(rows)
+        texts = [[_one_line(cell(value)) for value in row] for row in content]
+        # Outside a terminal the table is as wide as it needs.
+        console = Console() if sys.stdout.isatty() else Console(width=10_000)
+        widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
+        needed = [min(width, _NARROWEST) for width in widths]
+        if sum(needed) + _FRAME * len(columns) + 1 > console.width:
+            _write_fields(columns, texts)
+            return
+        table = Table(show_header=self.has_headers, header_style="bold")
         for index, name in enumerate(columns):
             is_number = content and all(type(row[index]) in {int, float} for row in content)
-            table.add_column(name, justify="right" if is_number else "left")
-        for row in content:
-            table.add_row(*(Text(_one_line(cell(value))) for value in row))
-        # A name must never be cut short: outside a terminal the table is as wide as it needs.
-        console = Console() if sys.stdout.isatty() else Console(width=10_000)
+            justify: Justify = "right" if is_number else "left"
+            table.add_column(name, justify=justify, overflow="fold", min_width=needed[index])
+        for row in texts:
+            table.add_row(*map(Text, row))
         console.print(table)
+
+
+def _write_fields(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Each row as lines of name and value, which the terminal itself wraps; a line apart."""
+    width = max(map(len, columns))
+    blocks = ("".join(_field_lines(columns, row, width)) for row in rows)
+    sys.stdout.write("\n".join(blocks))
+
+
+def _field_lines(columns: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
+    for name, text in zip(columns, row, strict=True):
+        yield f"{name:{width}}  {text}".rstrip() + "\n"
 
 
 def write_json(value: Json) -> None:

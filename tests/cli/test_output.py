@@ -64,6 +64,66 @@ def test_drawn_table_cuts_no_name(server, cli):
     assert "│" in ended.out
 
 
+class Screen(io.StringIO):
+    """Standard output that is a terminal of 80 columns."""
+
+    def isatty(self):
+        return True
+
+    @property
+    def cells(self):
+        """What stands in the table, its folded lines put together again."""
+        lines = [line.split("│")[1:-1] for line in self.getvalue().splitlines() if "│" in line]
+        return ["".join(part.strip() for part in column) for column in zip(*lines, strict=True)]
+
+
+@pytest.fixture
+def at_terminal(cli, monkeypatch):
+    """Run a command whose output goes to a screen, and give the screen back."""
+    for name, value in (("COLUMNS", "80"), ("LINES", "25"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+
+    def call(*argv):
+        screen = Screen()
+        monkeypatch.setattr("sys.stdout", screen)
+        assert cli(*argv).code == 0
+        return screen
+
+    return call
+
+
+BODY = "".join(f"{number:04}" for number in range(200))
+
+
+def test_a_message_taken_at_a_terminal_is_shown_whole(server, at_terminal):
+    message = {"payload": BODY, "payload_bytes": 800, "routing_key": "q", "message_count": 0}
+    message |= {"exchange": "", "payload_encoding": "string", "redelivered": False}
+    found = [message | {"properties": {"message_id": "m" * 90}}, message | {"payload": "2nd"}]
+    server.answers["POST /api/queues/%2F/q/get"] = found
+    lines = at_terminal("get", "q", "--ack", "-c", "2").getvalue().splitlines()
+    assert f"payload           {BODY}" in lines
+    assert f'properties        {{"message_id":"{"m" * 90}"}}' in lines
+    assert lines.count("") == 1 and "payload           2nd" in lines
+
+
+def test_a_trace_at_a_terminal_is_shown_whole(server, at_terminal):
+    name = "127.0.0.1:45678 -> 127.0.0.1:5672"
+    event = {"time_ms": 1_000, "event": "published", "queue": BODY, "consumer": "ctag1.0123456789"}
+    event |= {"user": "someone", "connection": name, "detail": {"why": BODY}}
+    server.answers["GET /api/trace"] = {"message": {"id": 9}, "events": [event]}
+    lines = at_terminal("trace", "m").getvalue().splitlines()
+    for part in (f"queue       {BODY}", f"connection  {name}", f'detail      {{"why":"{BODY}"}}'):
+        assert part in lines
+
+
+def test_a_long_name_in_a_terminal_goes_on_below_itself(server, at_terminal):
+    rows = [{"name": BODY, "messages": 123456}, {"name": "short", "messages": 1}]
+    server.answers["GET /api/queues/%2F"] = rows
+    screen = at_terminal("list_queues")
+    assert len(screen.getvalue().splitlines()[0]) == 80
+    assert screen.cells == [f"{BODY}short", "1234561"]
+
+
 def test_drawn_table_takes_no_markup_from_names(server, cli):
     server.answers["GET /api/queues/%2F"] = [{"name": "[red]x[/red]\x1b[2J", "messages": 1}]
     ended = cli("list_queues", "--formatter", "pretty_table", "-q")
