@@ -114,6 +114,20 @@ def test_declare_with_arguments(tab: Dashboard, vhost: str) -> None:
     }
 
 
+def test_a_classic_queue_is_classic_whatever_the_default_is(tab: Dashboard, vhost: str) -> None:
+    tab.api.put("vhosts", vhost, body={"default_queue_type": "quorum", "tags": "blue,green"})
+    tab.open("vhosts", vhost)
+    expect(tab.test_id("about")).to_contain_text("Quorum")
+    expect(tab.test_id("about").locator(".badge")).to_have_text(["blue", "green"])
+    tab.page.reload()
+    tab.open("new-queue")
+    form = tab.test_id("declare-queue")
+    form.get_by_label("Name required").fill("plain")
+    tab.press("Declare queue", form)
+    expect(tab.heading("plain")).to_be_visible()
+    assert tab.api.get("queues", vhost, "plain")["type"] == "classic"
+
+
 def test_effective_policy_is_shown(tab: Dashboard, vhost: str) -> None:
     ours = {"pattern": "^work", "definition": {"max-length": 900, "overflow": "reject-publish"}}
     tab.api.put("policies", vhost, "ours", body=ours)

@@ -112,6 +112,10 @@ describe('arguments', () => {
     expect(readArgs('classic', { 'x-max-length': '10', 'x-max-age': '7D', 'x-overflow': '' })).toEqual({ 'x-max-length': 10 });
     expect(readArgs('stream', { 'x-max-age': '7D' })).toEqual({ 'x-queue-type': 'stream', 'x-max-age': '7D' });
   });
+  it('names the classic type where the virtual host has another by default', () => {
+    expect(readArgs('classic', {}, 'quorum')).toEqual({ 'x-queue-type': 'classic' });
+    expect(readArgs('classic', {}, 'classic')).toEqual({});
+  });
   it('refuses what is not a number in words', () => {
     expect(() => readArgs('classic', { 'x-max-length': 'many' })).toThrow('must be a whole number');
     expect(() => readValue('json', '{')).toThrow('not valid JSON');

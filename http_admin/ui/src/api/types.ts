@@ -201,6 +201,7 @@ export interface Vhost extends QueueTotals {
   name: string;
   description?: string;
   tags?: string[] | string;
+  default_queue_type?: string;
   tracing?: boolean;
   message_stats?: MessageStats;
   recv_oct_details?: Details;

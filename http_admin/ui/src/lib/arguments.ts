@@ -74,9 +74,13 @@ export function argsFor(kind: QueueKind): ArgSpec[] {
   return QUEUE_ARGS.filter((spec) => spec.types.includes(kind));
 }
 
-/** Text of the form's fields to typed arguments; a wrong one is refused with a sentence. */
-export function readArgs(kind: QueueKind, texts: Readonly<Record<string, string>>): Table {
-  return { ...(kind === 'classic' ? {} : { 'x-queue-type': kind }), ...readFields(argsFor(kind), texts) };
+/**
+ * Text of the form's fields to typed arguments; a wrong one is refused with a sentence. The type is
+ * named unless it is classic in a virtual host where queues are so by default.
+ */
+export function readArgs(kind: QueueKind, texts: Readonly<Record<string, string>>, byDefault = 'classic'): Table {
+  const isUnnamed = kind === 'classic' && byDefault === 'classic';
+  return { ...(isUnnamed ? {} : { 'x-queue-type': kind }), ...readFields(argsFor(kind), texts) };
 }
 
 /** Fields left empty are not set. */

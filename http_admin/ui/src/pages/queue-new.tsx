@@ -44,7 +44,8 @@ export function NewQueuePage() {
   const [extra, setExtra] = useState<TableRow[]>([]);
   const specs = argsFor(kind);
   const submit = async (): Promise<void> => {
-    const args = { ...readArgs(kind, texts), ...readTable(extra) };
+    const byDefault = scope.vhosts.find((one) => one.name === vhost)?.default_queue_type;
+    const args = { ...readArgs(kind, texts, byDefault), ...readTable(extra) };
     const plain = kind === 'classic';
     await put(apiPath('queues', vhost, name), { durable: plain ? durable : true, auto_delete: plain && autoDelete, arguments: args });
     toast(`Queue ${name} is there.`);

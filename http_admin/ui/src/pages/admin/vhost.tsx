@@ -1,7 +1,7 @@
-import { apiPath, put } from '../../api/client';
+import { apiPath, put, tagsOf } from '../../api/client';
 import { useLive, useOnce } from '../../api/live';
 import type { Permission, User, Vhost } from '../../api/types';
-import { Card, PageHead, Stat, Stats } from '../../components/basics';
+import { Badge, Card, Facts, PageHead, Stat, Stats } from '../../components/basics';
 import { TrafficCharts } from '../../components/charts';
 import { attempt, ErrorNote, Loading } from '../../components/feedback';
 import { CheckField } from '../../components/forms';
@@ -10,7 +10,20 @@ import { bytes, count, rate } from '../../lib/format';
 import { go, useStored } from '../../lib/hooks';
 import { rangeOf, sampleQuery, SHORT_RANGES } from '../../lib/series';
 import { isAdmin, useScope } from '../../lib/session';
-import { deleteVhost } from './vhosts';
+import { deleteVhost, QUEUE_TYPES } from './vhosts';
+
+function About({ vhost }: { vhost: Vhost }) {
+  const type = QUEUE_TYPES.find((one) => one.id === vhost.default_queue_type)?.label ?? vhost.default_queue_type;
+  const tags = tagsOf(vhost);
+  return (
+    <Card title="Declared with" testid="about">
+      <Facts items={[
+        ['Type of new queues', type],
+        ['Tags', tags.length === 0 ? 'none' : <span class="badges">{tags.map((tag) => <Badge key={tag}>{tag}</Badge>)}</span>],
+      ]} />
+    </Card>
+  );
+}
 
 export function VhostPage({ name }: { name: string }) {
   const { session, setVhost } = useScope();
@@ -45,6 +58,7 @@ export function VhostPage({ name }: { name: string }) {
         <Stat label="To clients" value={`${bytes(vhost.send_oct_details?.rate ?? 0)}/s`} />
       </Stats>
       <TrafficCharts totals={vhost} stats={vhost.message_stats} range={rangeOf(rangeId, SHORT_RANGES)} ranges={SHORT_RANGES} onRange={setRange} />
+      <About vhost={vhost} />
       {admin && (
         <>
           <Card title="Permissions">

@@ -11,7 +11,7 @@ import { href } from '../../lib/route';
 import { isAdmin, useScope } from '../../lib/session';
 import { matching, sorted, type Sorting } from '../../lib/sort';
 
-const QUEUE_TYPES = [{ id: 'classic', label: 'Classic' }, { id: 'quorum', label: 'Quorum' }, { id: 'stream', label: 'Log' }] as const;
+export const QUEUE_TYPES = [{ id: 'classic', label: 'Classic' }, { id: 'quorum', label: 'Quorum' }, { id: 'stream', label: 'Log' }] as const;
 
 /** Asks with the number of queues and messages that would go; true when deleted. */
 export async function deleteVhost(vhost: Vhost): Promise<boolean> {
