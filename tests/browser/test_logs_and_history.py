@@ -122,6 +122,28 @@ def test_a_group_is_forgotten_after_a_question(tab: Dashboard, read_log: str) ->
     assert tab.api.get("logs", read_log, "story", "groups") == []
 
 
+def test_the_queue_page_of_a_log_shows_what_the_log_has(tab: Dashboard, read_log: str) -> None:
+    tab.open("queues", read_log, "story")
+    expect(tab.test_id("records-held")).to_contain_text("40")
+    expect(tab.test_id("lane")).to_have_count(2)
+    expect(tab.test_id("ready")).to_have_count(0)
+    tab.test_id("to-log").click()
+    expect(tab.test_id("group")).to_contain_text("readers")
+
+
+def test_a_partition_names_the_groups_that_read_it(tab: Dashboard, read_log: str) -> None:
+    tab.open("queues", read_log, "story-1")
+    card = tab.test_id("empty")
+    expect(card).to_contain_text("Read by groups")
+    expect(card).to_contain_text("share its partitions: readers")
+    expect(card.get_by_role("link", name="story")).to_be_visible()
+    tab.test_id("tab-messages").click()
+    records = tab.test_id("records")
+    expect(records.get_by_label("Of")).to_have_value("1")
+    tab.press("Read records", records)
+    expect(records.get_by_test_id("message").first).to_be_visible()
+
+
 def test_deleting_a_log_names_its_records(tab: Dashboard, read_log: str) -> None:
     tab.open("queues", read_log, "story")
     tab.test_id("delete").click()

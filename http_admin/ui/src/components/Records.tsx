@@ -16,8 +16,8 @@ const STARTS: readonly { id: RecordsStart; label: string }[] = [
   { id: 'time', label: 'a time' },
 ];
 
-export function Records({ log }: { log: Log }) {
-  const [partition, setPartition] = useState('0');
+export function Records({ log, first = 0 }: { log: Log; first?: number }) {
+  const [partition, setPartition] = useState(String(first));
   const [start, setStart] = useState<RecordsStart>('first');
   const [text, setText] = useState('');
   const [found, setFound] = useState<LogRecord[] | null>(null);

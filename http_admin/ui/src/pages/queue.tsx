@@ -6,11 +6,13 @@ import { BindForm, BindingTable } from '../components/Bindings';
 import { TrafficCharts } from '../components/charts';
 import { Consumers } from '../components/Consumers';
 import { attempt, confirmLoss, ErrorNote, Loading } from '../components/feedback';
+import { ReadThroughLog, WholeLog } from '../components/LogOverview';
 import { Browse, GetMessages } from '../components/Messages';
 import { Publish } from '../components/Publish';
+import { Records } from '../components/Records';
 import { bytes, count, duration, plural, rate } from '../lib/format';
 import { go, useRoute, useStored } from '../lib/hooks';
-import { useLogOf } from '../lib/log-of-queue';
+import { useLogOf, type LogOfQueue } from '../lib/log-of-queue';
 import { lossWords } from '../lib/logs';
 import { href } from '../lib/route';
 import { rangeOf, sampleQuery, type Range, SHORT_RANGES } from '../lib/series';
@@ -95,17 +97,28 @@ function PolicyCard({ queue }: { queue: Queue }) {
   );
 }
 
-function OverviewTab({ queue, range, onRange }: { queue: Queue; range: Range; onRange: (id: string) => void }) {
+interface OverviewProps {
+  queue: Queue;
+  own: LogOfQueue;
+  range: Range;
+  onRange: (id: string) => void;
+}
+
+function OverviewTab({ queue, own, range, onRange }: OverviewProps) {
   const scope = useScope();
   const url = amqpUrl(scope.overview, scope.session.name, queue.vhost, location.hostname);
   const consumers = queue.consumer_details ?? [];
   const isLog = queue.type === 'stream';
   return (
     <>
-      <Numbers queue={queue} />
-      <TrafficCharts totals={queue} stats={queue.message_stats} range={range} ranges={SHORT_RANGES} onRange={onRange} />
+      {own.log?.partitioned && !own.isPartition ? <WholeLog queue={queue} log={own.log} /> : (
+        <>
+          <Numbers queue={queue} />
+          <TrafficCharts totals={queue} stats={queue.message_stats} range={range} ranges={SHORT_RANGES} onRange={onRange} />
+        </>
+      )}
       <Card title="Consumers">
-        {consumers.length > 0 ? <Consumers consumers={consumers} of="queue" /> : (
+        {consumers.length > 0 ? <Consumers consumers={consumers} of="queue" /> : own.isPartition && own.log ? <ReadThroughLog log={own.log} /> : (
           <Empty title="No consumer">
             <p>{isLog ? 'This program reads the log from its first record; nothing is taken away:' : 'This program takes messages from the queue, one after the other:'}</p>
             <Snippet code={consumeSnippet(url, queue.name, isLog)} label="Python program that consumes" />
@@ -121,6 +134,13 @@ function OverviewTab({ queue, range, onRange }: { queue: Queue; range: Range; on
       </div>
     </>
   );
+}
+
+/** A log is read by offset; a queue's messages are browsed and taken. */
+function MessagesTab({ queue, own }: { queue: Queue; own: LogOfQueue }) {
+  if (queue.type !== 'stream') return <div class="stack"><Browse queue={queue} /><GetMessages queue={queue} /></div>;
+  if (own.log === undefined) return <Loading />;
+  return <Records log={own.log} first={own.log.partitions.find((one) => one.queue === queue.name)?.index} />;
 }
 
 function BindingsTab({ queue }: { queue: Queue }) {
@@ -147,21 +167,21 @@ export function QueuePage({ vhost, name }: { vhost: string; name: string }) {
   const live = useLive<Queue>(`${apiPath('queues', vhost, name)}?${sampleQuery(rangeOf(rangeId, SHORT_RANGES))}`);
   const parent = { label: 'Queues', to: '#/queues' };
   const queue = live.data;
-  const { log, isPartition, isKnown } = useLogOf(vhost, name, queue);
+  const own = useLogOf(vhost, name, queue);
   if (queue === undefined) {
     return <><PageHead title={name} parent={parent} />{live.error ? <ErrorNote error={live.error} /> : <Loading />}</>;
   }
   return (
     <>
       <PageHead title={name} parent={parent} sub={<>in {vhost} <QueueBadges queue={queue} /></>}>
-        {log && <a class="button" data-testid="to-log" href={href(['logs', vhost, log.name])}>{isPartition ? `Partition of ${log.name}` : 'Show the log'}</a>}
+        {own.log && <a class="button" data-testid="to-log" href={href(['logs', vhost, own.log.name])}>{own.isPartition ? `Partition of ${own.log.name}` : 'Show the log'}</a>}
         {queue.type !== 'stream' && <button class="button button-danger" data-testid="purge" onClick={() => void purge(queue, live.refresh)}>Purge</button>}
-        {isKnown && !isPartition && <button class="button button-danger" data-testid="delete" onClick={() => void deleteQueue(queue)}>Delete</button>}
+        {own.isKnown && !own.isPartition && <button class="button button-danger" data-testid="delete" onClick={() => void deleteQueue(queue)}>Delete</button>}
       </PageHead>
       {live.error && <ErrorNote error={live.error} />}
       <Tabs path={['queues', vhost, name]} tabs={TABS} current={tab} label="Parts of this queue" />
-      {tab === 'overview' && <OverviewTab queue={queue} range={rangeOf(rangeId, SHORT_RANGES)} onRange={setRange} />}
-      {tab === 'messages' && <div class="stack"><Browse queue={queue} /><GetMessages queue={queue} /></div>}
+      {tab === 'overview' && <OverviewTab queue={queue} own={own} range={rangeOf(rangeId, SHORT_RANGES)} onRange={setRange} />}
+      {tab === 'messages' && <MessagesTab queue={queue} own={own} />}
       {tab === 'publish' && <Card title="Publish to this queue"><p class="muted card-lead">Through the default exchange, straight into {name}.</p><Publish vhost={vhost} exchange="" fixedKey={name} /></Card>}
       {tab === 'bindings' && <BindingsTab queue={queue} />}
     </>
