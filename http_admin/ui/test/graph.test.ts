@@ -1,6 +1,12 @@
 import { describe, expect, it } from 'vitest';
 import type { Binding } from '../src/api/types';
-import { edgeId, layout, lit, NODE_HEIGHT, NODE_WIDTH, nodeId, reachable } from '../src/lib/graph';
+import { labelBox } from '../src/lib/graph-lines';
+import { edgeId, layout, lit, NODE_WIDTH, nodeId, reachable, type Graph } from '../src/lib/graph';
+
+function boxes(graph: Graph): { left: number; right: number; top: number; bottom: number }[] {
+  return graph.edges.filter((edge) => edge.label !== '').map(labelBox)
+    .map((box) => ({ left: box.x, right: box.x + box.width, top: box.y, bottom: box.y + box.height }));
+}
 
 function bind(source: string, destination: string, type: 'queue' | 'exchange', key = ''): Binding {
   return { source, destination, destination_type: type, routing_key: key, vhost: '/', arguments: {} };
@@ -33,11 +39,30 @@ describe('routing graph', () => {
     const graph = layout(sample);
     for (const a of graph.nodes) {
       expect(a.x + NODE_WIDTH).toBeLessThanOrEqual(graph.width);
-      expect(a.y + NODE_HEIGHT).toBeLessThanOrEqual(graph.height);
+      expect(a.y + a.height).toBeLessThanOrEqual(graph.height);
       for (const b of graph.nodes) {
-        if (a.id !== b.id && a.x === b.x) expect(Math.abs(a.y - b.y)).toBeGreaterThanOrEqual(NODE_HEIGHT);
+        if (a.y < b.y && a.x === b.x) expect(b.y - a.y).toBeGreaterThanOrEqual(a.height);
       }
     }
+  });
+  it('keeps labels apart, clear of the nodes and inside the picture', () => {
+    const names = ['first', 'second', 'third', 'fourth'];
+    const graph = layout([
+      ...names.map((name) => bind(name, 'hub', 'queue', `order.created.by-${name}.#`)),
+      bind('first', 'hub', 'queue', 'more'), bind('first', 'side', 'queue', 'a.b'), bind('third', 'side', 'queue', 'c'.repeat(30)),
+      bind('second', 'fourth', 'exchange', 'on'), bind('fourth', 'second', 'exchange', 'back'), bind('third', 'second', 'exchange', 'on.too'),
+      bind('second', 'second', 'exchange', 'self'), bind('fourth', 'third', 'exchange', 'back.too'),
+    ]);
+    const nodes = graph.nodes.map((one) => ({ left: one.x, right: one.x + NODE_WIDTH, top: one.y, bottom: one.y + one.height }));
+    const labels = boxes(graph);
+    expect(labels).toHaveLength(11);
+    labels.forEach((a, index) => {
+      expect(a.left).toBeGreaterThanOrEqual(0);
+      expect(a.bottom).toBeLessThanOrEqual(graph.height);
+      for (const b of [...labels.slice(index + 1), ...nodes]) {
+        expect(a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top).toBe(true);
+      }
+    });
   });
   it('survives exchanges bound in a circle and an exchange without bindings', () => {
     const circle = layout([bind('a', 'b', 'exchange'), bind('b', 'a', 'exchange'), bind('a', 'a', 'exchange')]);

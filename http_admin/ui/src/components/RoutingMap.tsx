@@ -6,6 +6,7 @@ import type { Binding, RouteResult } from '../api/types';
 import { readTable, type TableRow } from '../lib/arguments';
 import { exchangeName, plural } from '../lib/format';
 import { layout, lit, NODE_HEIGHT, NODE_WIDTH, type Graph, type GraphEdge, type GraphNode } from '../lib/graph';
+import { labelBox } from '../lib/graph-lines';
 import { href } from '../lib/route';
 import { Form, SelectField, TableEditor, TextField } from './forms';
 import { QueueLink } from './links';
@@ -34,6 +35,15 @@ function Edge({ edge, state }: { edge: GraphEdge; state: string }) {
   );
 }
 
+function EdgeLabel({ edge, state }: { edge: GraphEdge; state: string }) {
+  return (
+    <>
+      <rect class="edge-ground" {...labelBox(edge)} />
+      <text class={`edge-label edge-label-${state}`} x={edge.labelX} y={edge.labelY} text-anchor={edge.labelAnchor}>{edge.label}</text>
+    </>
+  );
+}
+
 function Node({ node, vhost, light, start }: { node: GraphNode; vhost: string; light: Light | null; start: string | undefined }) {
   const state = light === null ? '' : light.nodes.has(node.id) ? ' node-lit' : ' node-dim';
   const here = node.kind === 'exchange' && node.name === start ? ' node-start' : '';
@@ -41,8 +51,8 @@ function Node({ node, vhost, light, start }: { node: GraphNode; vhost: string; l
     <a href={href([node.kind === 'queue' ? 'queues' : 'exchanges', vhost, node.name])} aria-label={`${shorten(node.label)}, ${node.kind}`}>
       <g class={`node node-${node.kind}${state}${here}`} transform={`translate(${node.x} ${node.y})`}>
         {node.label !== shorten(node.label) && <title>{node.label}</title>}
-        <rect width={NODE_WIDTH} height={NODE_HEIGHT} rx={node.kind === 'queue' ? 4 : NODE_HEIGHT / 2} />
-        <text x={NODE_WIDTH / 2} y={NODE_HEIGHT / 2 + 5} text-anchor="middle">{shorten(node.label)}</text>
+        <rect width={NODE_WIDTH} height={node.height} rx={node.kind === 'queue' ? 4 : NODE_HEIGHT / 2} />
+        <text x={NODE_WIDTH / 2} y={node.height / 2 + 5} text-anchor="middle">{shorten(node.label)}</text>
       </g>
     </a>
   );
@@ -54,9 +64,7 @@ function Picture({ graph, vhost, light, start }: { graph: Graph; vhost: string; 
     <div class="map" role="region" aria-label={spoken} tabIndex={0} data-testid="routing-map">
       <svg width={graph.width} height={graph.height} viewBox={`0 0 ${graph.width} ${graph.height}`}>
         {graph.edges.map((edge) => <Edge key={edge.id} edge={edge} state={edgeState(edge, light)} />)}
-        {graph.edges.map((edge) => edge.label !== '' && (
-          <text key={edge.id} class={`edge-label edge-label-${edgeState(edge, light)}`} x={edge.labelX} y={edge.labelY} text-anchor="end">{edge.label}</text>
-        ))}
+        {graph.edges.map((edge) => edge.label !== '' && <EdgeLabel key={edge.id} edge={edge} state={edgeState(edge, light)} />)}
         {graph.nodes.map((node) => <Node key={node.id} node={node} vhost={vhost} light={light} start={start} />)}
       </svg>
     </div>

@@ -5,7 +5,9 @@
 
 import type { Binding, RouteStep } from '../api/types';
 import { exchangeName } from './format';
+import { columnHeight, drawEdge, GAP_X, isForward, NODE_HEIGHT, NODE_WIDTH, PAD, placeColumn, portsOf, roomsFor, type Line, type Place } from './graph-lines';
 
+export { NODE_HEIGHT, NODE_WIDTH } from './graph-lines';
 export type Kind = 'exchange' | 'queue';
 
 export interface GraphNode {
@@ -15,17 +17,15 @@ export interface GraphNode {
   label: string;
   x: number;
   y: number;
+  height: number;
 }
 
-export interface GraphEdge {
+export interface GraphEdge extends Line {
   id: string;
   from: string;
   to: string;
   label: string;
   keys: string[];
-  d: string;
-  labelX: number;
-  labelY: number;
 }
 
 export interface Graph {
@@ -34,13 +34,6 @@ export interface Graph {
   width: number;
   height: number;
 }
-
-export const NODE_WIDTH = 176;
-export const NODE_HEIGHT = 40;
-const GAP_X = 168;
-const GAP_Y = 18;
-const PASS_HEIGHT = 4;
-const PAD = 12;
 
 export function nodeId(kind: Kind, name: string): string {
   return `${kind}:${name}`;
@@ -170,63 +163,23 @@ export function layout(bindings: readonly Binding[], extra: readonly string[] = 
   }
   const hops = [...ways.values()].flatMap((way) => way.slice(1).map((to, index) => ({ from: way[index] as string, to, keys: [] })));
   order(columns, hops);
-  const height = PAD * 2 + Math.max(NODE_HEIGHT, ...columns.map(columnHeight));
-  const places = new Map(columns.flatMap((column, index) => placeColumn(column, index, height)));
+  const rooms = roomsFor(edges, columnOf);
+  const height = PAD * 2 + Math.max(NODE_HEIGHT, ...columns.map((column) => columnHeight(column, rooms)));
+  const places = new Map(columns.flatMap((column, index) => placeColumn(column, index, height, rooms)));
+  const routes = [...joined].map(([id, edge]) => ({ id, edge, way: (ways.get(id) ?? []).map((stop) => places.get(stop) as Place), isForward: isForward(edge, columnOf) }));
+  const ports = portsOf(routes);
   return {
     nodes: ids.map((id) => describe(id, places.get(id) as Place)),
-    edges: [...joined].map(([id, edge]) => drawEdge(id, edge, (ways.get(id) ?? []).map((stop) => places.get(stop) as Place))),
+    edges: routes.map((route) => ({ id: route.id, ...route.edge, label: edgeLabel(route.edge.keys), ...drawEdge(route, ports.get(route.id) ?? 0) })),
     width: PAD * 2 + columns.length * NODE_WIDTH + Math.max(0, columns.length - 1) * GAP_X,
     height,
   };
 }
 
-interface Place {
-  x: number;
-  y: number;
-  height: number;
-}
-
-const heightOf = (id: string): number => (id.startsWith('pass:') ? PASS_HEIGHT : NODE_HEIGHT);
-
-function columnHeight(column: readonly string[]): number {
-  return column.reduce((sum, id) => sum + heightOf(id) + GAP_Y, -GAP_Y);
-}
-
-function placeColumn(column: readonly string[], index: number, height: number): [string, Place][] {
-  let y = (height - columnHeight(column)) / 2;
-  return column.map((id) => {
-    const place = { x: PAD + index * (NODE_WIDTH + GAP_X), y, height: heightOf(id) };
-    y += place.height + GAP_Y;
-    return [id, place];
-  });
-}
-
 function describe(id: string, place: Place): GraphNode {
   const kind: Kind = id.startsWith('queue:') ? 'queue' : 'exchange';
   const name = id.slice(kind.length + 1);
-  return { id, kind, name, label: exchangeName(name), x: place.x, y: place.y };
-}
-
-const middle = (place: Place): number => place.y + place.height / 2;
-
-function drawEdge(id: string, edge: Joined, way: readonly Place[]): GraphEdge {
-  const from = way[0] as Place;
-  const to = way.at(-1) as Place;
-  const forward = to.x > from.x;
-  let d = `M${from.x + NODE_WIDTH},${middle(from)}`;
-  for (let at = 1; at < way.length; at += 1) {
-    const before = way[at - 1] as Place;
-    const next = way[at] as Place;
-    const startX = before.x + NODE_WIDTH;
-    const endX = forward ? next.x : next.x + NODE_WIDTH;
-    const bend = forward ? (endX - startX) / 2 : 60;
-    d += ` C${startX + bend},${middle(before)} ${forward ? endX - bend : endX + bend},${middle(next)} ${endX},${middle(next)}`;
-    if (at < way.length - 1) d += ` H${endX + NODE_WIDTH}`;
-  }
-  // The label sits near the target, where edges of one source have parted.
-  const labelX = forward ? to.x - 12 : Math.max(from.x, to.x) + NODE_WIDTH + 14;
-  const labelY = (forward ? middle(to) : (middle(from) + middle(to)) / 2) - 7;
-  return { id, from: edge.from, to: edge.to, keys: edge.keys, label: edgeLabel(edge.keys), d, labelX, labelY };
+  return { id, kind, name, label: exchangeName(name), x: place.x, y: place.y, height: place.height };
 }
 
 /** The edges and nodes that a dry run lights up. */
