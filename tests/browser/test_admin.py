@@ -11,6 +11,7 @@ import pika.exceptions
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.conftest import DESKTOP, PHONE
 from tests.browser.dashboard import Dashboard, until
 from tests.browser.world import SHOP
 
@@ -207,6 +208,46 @@ def test_a_senseless_policy_is_refused_in_words(tab: Dashboard, vhost: str) -> N
     tab.press("Set policy", form)
     expect(form.get_by_test_id("error")).not_to_be_empty()
     assert tab.api.get("policies", vhost) == []
+
+
+@pytest.fixture
+def phone(tab: Dashboard) -> Iterator[Dashboard]:
+    tab.page.set_viewport_size(PHONE)
+    yield tab
+    tab.page.set_viewport_size(DESKTOP)
+
+
+def _is_in_sight(tab: Dashboard, button: str) -> None:
+    """Its table is as narrow as the screen: nobody has to find out that it moves sideways."""
+    found = tab.page.get_by_role("button", name=button, exact=True)
+    expect(found).to_be_visible()
+    hidden = "({scrollWidth, clientWidth}) => scrollWidth - clientWidth"
+    assert found.locator("xpath=ancestor::div[@role='region']").evaluate(hidden) <= 0, button
+
+
+def test_a_phone_shows_what_a_policy_sets(phone: Dashboard, vhost: str) -> None:
+    body = {"pattern": "^a", "definition": {"max-length": 5, "expires": 99_000}, "priority": 7}
+    phone.api.put("policies", vhost, "short", body=body | {"apply-to": "quorum_queues"})
+    phone.open("policies")
+    row = phone.test_id("policies").locator("tbody tr", has_text="^a")
+    for words in ("max-length: 5", "expires: 99000", "quorum queues", "7"):
+        expect(row.get_by_text(words, exact=True)).to_be_visible()
+    _is_in_sight(phone, "Delete policy short")
+
+
+def test_buttons_in_tables_are_in_sight_on_a_phone(phone: Dashboard, vhost: str, user: str) -> None:
+    phone.api.put("vhost-limits", vhost, "max-connections", body={"value": 1_000_000})
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    phone.api.put("permissions", vhost, user, body=everything)
+    keys = {"exchange": "amq.topic", "write": "^orders\\.created\\.", "read": "^orders"}
+    phone.api.put("topic-permissions", vhost, user, body=keys)
+    phone.open("limits")
+    _is_in_sight(phone, f"Remove max-connections of {vhost}")
+    phone.open("users")
+    _is_in_sight(phone, f"Delete {user}")
+    phone.open("users", user)
+    _is_in_sight(phone, f"Take away permissions of {user} in {vhost}")
+    _is_in_sight(phone, f"Take away topic permission on amq.topic in {vhost}")
 
 
 @pytest.mark.parametrize("kind", ["vhost-limits", "user-limits"])

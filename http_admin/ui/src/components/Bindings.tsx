@@ -46,7 +46,7 @@ export function BindingTable({ bindings, show, label, onChange }: { bindings: re
       <button class="button button-small" aria-label={`Unbind ${one.destination} from ${exchangeName(one.source)}`} onClick={() => void unbind(one, onChange)}>Unbind</button>
     ) },
   ];
-  return <DataTable label={label} testid={`bindings-${show}`} columns={columns} rows={bindings} rowKey={(one) => `${bindingPath(one)}\n${one.properties_key}`} />;
+  return <DataTable stacked label={label} testid={`bindings-${show}`} columns={columns} rows={bindings} rowKey={(one) => `${bindingPath(one)}\n${one.properties_key}`} />;
 }
 
 /** Binds to a queue (given as destination) or from an exchange (given as source). */

@@ -65,7 +65,7 @@ function LimitCard({ kind, title, owners }: { kind: Kind; title: string; owners:
       {list.error && <Unavailable what="these limits" error={list.error} />}
       {list.loading && <Loading />}
       {list.data && rows.length === 0 && <p class="muted">No limits set.</p>}
-      {rows.length > 0 && <DataTable label={title} columns={columns} rows={rows} rowKey={(row) => `${row.owner}\n${row.limit}`} />}
+      {rows.length > 0 && <DataTable stacked label={title} columns={columns} rows={rows} rowKey={(row) => `${row.owner}\n${row.limit}`} />}
       {!list.error && <div class="gap-top"><LimitForm kind={kind} owners={owners} onDone={() => void list.refresh()} /></div>}
     </Card>
   );

@@ -67,9 +67,9 @@ function PolicyList({ kind, title, lead }: { kind: Kind; title: string; lead: st
   const columns: Column<Policy>[] = [
     { id: 'name', title: 'Name', sort: 'name', render: (one) => <><strong>{one.name}</strong> <span class="vhost-tag">{one.vhost}</span></> },
     { id: 'pattern', title: 'Pattern', sort: 'pattern', render: (one) => <code>{one.pattern}</code> },
-    { id: 'apply', title: 'Applies to', sort: 'apply-to', minor: true, render: (one) => one['apply-to'].replace('_', ' ') },
-    { id: 'definition', title: 'Definition', minor: true, render: (one) => <span class="badges">{Object.entries(one.definition).map(([key, of]) => <Badge key={key}>{key}: {value(of)}</Badge>)}</span> },
-    { id: 'priority', title: 'Priority', sort: 'priority', numeric: true, minor: true, render: (one) => one.priority },
+    { id: 'apply', title: 'Applies to', sort: 'apply-to', render: (one) => one['apply-to'].replace('_', ' ') },
+    { id: 'definition', title: 'Definition', render: (one) => <span class="badges">{Object.entries(one.definition).map(([key, of]) => <Badge key={key}>{key}: {value(of)}</Badge>)}</span> },
+    { id: 'priority', title: 'Priority', sort: 'priority', numeric: true, render: (one) => one.priority },
     { id: 'delete', title: '', render: (one) => <button class="button button-small button-danger" aria-label={`Delete policy ${one.name}`} onClick={() => void drop(kind, one, again)}>Delete</button> },
   ];
   return (
@@ -78,7 +78,7 @@ function PolicyList({ kind, title, lead }: { kind: Kind; title: string; lead: st
       {list.error && <ErrorNote error={list.error} />}
       {list.loading && <Loading />}
       {list.data?.length === 0 && <Empty title="None set"><p>Set one below: it takes effect at once, also on queues that exist already.</p></Empty>}
-      {list.data && list.data.length > 0 && <DataTable label={title} columns={columns} rows={sorted(list.data, sorting)} rowKey={(one) => `${one.vhost}\n${one.name}`} sorting={sorting} onSort={setSorting} />}
+      {list.data && list.data.length > 0 && <DataTable stacked label={title} columns={columns} rows={sorted(list.data, sorting)} rowKey={(one) => `${one.vhost}\n${one.name}`} sorting={sorting} onSort={setSorting} />}
       <details class="gap-top"><summary class="button">Set a policy</summary><div class="gap-top"><PolicyForm kind={kind} onDone={again} /></div></details>
     </Card>
   );

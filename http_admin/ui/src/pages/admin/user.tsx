@@ -70,7 +70,7 @@ function TopicPermissions({ name, vhosts }: { name: string; vhosts: readonly str
   return (
     <Card title="Topic permissions">
       <p class="muted card-lead">Narrow which routing keys may be used with a topic exchange. Without any, all may.</p>
-      {(list.data ?? []).length > 0 && <DataTable label="Topic permissions" columns={columns} rows={list.data ?? []} rowKey={(one) => `${one.vhost}\n${one.exchange}`} />}
+      {(list.data ?? []).length > 0 && <DataTable stacked label="Topic permissions" columns={columns} rows={list.data ?? []} rowKey={(one) => `${one.vhost}\n${one.exchange}`} />}
       <div class="gap-top">
         <Form label="Set topic permission" action="Set topic permission" onSubmit={async () => {
           await put(apiPath('topic-permissions', where, name), { exchange, write, read });

@@ -76,7 +76,7 @@ export function UsersPage() {
   };
   const columns: Column<User>[] = [
     { id: 'name', title: 'Name', sort: 'name', render: (user) => <a href={href(['users', user.name])}>{user.name}</a> },
-    { id: 'tags', title: 'Role', sort: 'tags', render: (user) => tagsOf(user).length === 0 ? <span class="muted">AMQP only</span> : tagsOf(user).map((tag) => <Badge key={tag} tone={tag === 'administrator' ? 'info' : 'plain'}>{tag}</Badge>) },
+    { id: 'tags', title: 'Role', sort: 'tags', render: (user) => tagsOf(user).length === 0 ? <span class="muted">AMQP only</span> : <span class="badges">{tagsOf(user).map((tag) => <Badge key={tag} tone={tag === 'administrator' ? 'info' : 'plain'}>{tag}</Badge>)}</span> },
     { id: 'vhosts', title: 'May enter', minor: true, render: (user) => (permissions.data ?? []).filter((one) => one.user === user.name).map((one) => one.vhost).join(', ') || <Badge tone="warn">no virtual host</Badge> },
     { id: 'delete', title: '', render: (user) => <button class="button button-small button-danger" aria-label={`Delete ${user.name}`} onClick={() => void drop(user.name)}>Delete</button> },
   ];
@@ -88,7 +88,7 @@ export function UsersPage() {
       {users.data && (
         <Card tight>
           <div class="toolbar"><FilterBox label="Filter by name" value={filter} onInput={setFilter} /></div>
-          <DataTable label="Users" testid="users" columns={columns} rows={sorted(matching(users.data, ['name'], filter), sorting)} rowKey={(user) => user.name} sorting={sorting} onSort={setSorting} />
+          <DataTable stacked label="Users" testid="users" columns={columns} rows={sorted(matching(users.data, ['name'], filter), sorting)} rowKey={(user) => user.name} sorting={sorting} onSort={setSorting} />
         </Card>
       )}
       <Card title="Add a user"><AddUser known={(users.data ?? []).map((one) => one.name)} onDone={() => void users.refresh()} /></Card>
