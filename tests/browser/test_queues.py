@@ -238,6 +238,18 @@ def test_get(tab: Dashboard, vhost: str, mode: str, question: str | None, left: 
     assert _ready(tab, vhost) == left
 
 
+def test_rejecting_names_the_dead_letter_exchange_of_a_policy(tab: Dashboard, vhost: str) -> None:
+    policy = {"pattern": "^work", "definition": {"dead-letter-exchange": "amq.fanout"}}
+    tab.api.put("policies", vhost, "bury", body=policy)
+    _publish(tab, vhost, "one")
+    tab.open("queues", vhost, QUEUE, query="tab=messages")
+    card = tab.test_id("get")
+    card.get_by_label("Then").select_option("reject_requeue_false")
+    tab.press("Get messages", card)
+    tab.confirm("go to the dead-letter exchange amq.fanout")
+    expect(card.get_by_test_id("message")).to_have_count(1)
+
+
 def test_get_may_wait_for_a_message(tab: Dashboard, vhost: str) -> None:
     tab.open("queues", vhost, QUEUE, query="tab=messages")
     card = tab.test_id("get")

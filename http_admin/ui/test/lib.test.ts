@@ -7,7 +7,7 @@ import { argsFor, readArgs, readTable, readValue } from '../src/lib/arguments';
 import { exchangeArgs, readExchangeArgs } from '../src/lib/exchange-arguments';
 import { asPage } from '../src/lib/paging';
 import { commitWords, isConnection, laneSegments, logWithPartition, lossWords, recordsQuery, resetTarget, retentionWords, scaleOf, shownRecord, waitingMembers } from '../src/lib/logs';
-import { bodyOf, hexDump, legs, moments } from '../src/lib/messages';
+import { bodyOf, deadLetterExchange, hexDump, legs, moments } from '../src/lib/messages';
 import { amqpUrl, consumeSnippet, publishSnippet } from '../src/lib/snippets';
 
 describe('format', () => {
@@ -183,6 +183,15 @@ describe('paging', () => {
   });
   it('stays on the last page there is', () => {
     expect(asPage(rows, { ...wanted, page: 9 })?.page).toBe(2);
+  });
+});
+
+describe('dead letters', () => {
+  it('go where the argument says, or else the policy', () => {
+    const policy = { 'dead-letter-exchange': 'by-policy' };
+    expect(deadLetterExchange({ arguments: {} })).toBeUndefined();
+    expect(deadLetterExchange({ arguments: {}, effective_policy_definition: policy })).toBe('by-policy');
+    expect(deadLetterExchange({ arguments: { 'x-dead-letter-exchange': '' }, effective_policy_definition: policy })).toBe('');
   });
 });
 

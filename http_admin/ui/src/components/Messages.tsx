@@ -3,8 +3,9 @@
 import { useEffect, useState } from 'preact/hooks';
 import { ApiError, apiPath, get, post } from '../api/client';
 import type { Message, Queue } from '../api/types';
-import { plural } from '../lib/format';
+import { exchangeName, plural } from '../lib/format';
 import { wholeNumber } from '../lib/arguments';
+import { deadLetterExchange } from '../lib/messages';
 import { Card } from './basics';
 import { confirmLoss, ErrorNote, Loading, Unavailable } from './feedback';
 import { Form, SelectField, TextField } from './forms';
@@ -75,8 +76,8 @@ export function GetMessages({ queue }: { queue: Queue }) {
 }
 
 function sure(queue: Queue, mode: string, total: number): Promise<boolean> {
-  const dead = queue.arguments['x-dead-letter-exchange'];
-  const away = mode === 'reject_requeue_false' && typeof dead === 'string' ? `go to the dead-letter exchange ${dead}` : 'leave the queue for good';
+  const dead = mode === 'reject_requeue_false' ? deadLetterExchange(queue) : undefined;
+  const away = dead === undefined ? 'leave the queue for good' : `go to the dead-letter exchange ${exchangeName(dead)}`;
   return confirmLoss({
     title: `Take messages out of ${queue.name}?`,
     loss: `Up to ${plural(total, 'message')} will be shown here and ${away}. No consumer will get them.`,

@@ -1,6 +1,6 @@
 /** Message bodies and life stories, prepared for showing. Pure. */
 
-import type { Message, Table, TraceEvent } from '../api/types';
+import type { Message, Queue, Table, TraceEvent } from '../api/types';
 
 export interface Body {
   text: string;
@@ -48,6 +48,12 @@ export function hexDump(data: Uint8Array): string {
 /** RabbitMQ writes an empty property table as `[]`. */
 export function propertiesOf(message: Pick<Message, 'properties'>): Table {
   return Array.isArray(message.properties) ? {} : message.properties;
+}
+
+/** Where rejected messages go, by the queue's own argument or else by policy; undefined where they are lost. */
+export function deadLetterExchange(queue: Pick<Queue, 'arguments' | 'effective_policy_definition'>): string | undefined {
+  const found = queue.arguments['x-dead-letter-exchange'] ?? queue.effective_policy_definition?.['dead-letter-exchange'];
+  return typeof found === 'string' ? found : undefined;
 }
 
 export interface Moment extends TraceEvent {

@@ -9,6 +9,7 @@ import { Icon } from '../components/Icon';
 import { QueueLink } from '../components/links';
 import { count, duration, plural, rate } from '../lib/format';
 import { useListState, usePage } from '../lib/list';
+import { deadLetterExchange } from '../lib/messages';
 import { href } from '../lib/route';
 import { levels } from '../lib/series';
 import { homeVhost, useScope } from '../lib/session';
@@ -53,7 +54,7 @@ export function QueueBadges({ queue }: { queue: Queue }) {
       {!queue.durable && <Badge title="Gone after a restart">transient</Badge>}
       {queue.exclusive && <Badge title="Only for the connection that declared it">exclusive</Badge>}
       {queue.auto_delete && <Badge title="Deleted when its last consumer leaves">auto-delete</Badge>}
-      {queue.arguments['x-dead-letter-exchange'] !== undefined && <Badge title="Dead letters go to an exchange">DLX</Badge>}
+      {deadLetterExchange(queue) !== undefined && <Badge title="Dead letters go to an exchange">DLX</Badge>}
       {queue.arguments['x-max-priority'] !== undefined && <Badge title="Messages have priorities">priority</Badge>}
       {queue.policy && <Badge title="Policy in force">{queue.policy}</Badge>}
     </span>
