@@ -67,6 +67,7 @@ def test_add_a_user_who_then_connects(tab: Dashboard, vhost: str) -> None:
     expect(tab.page.get_by_text("This user may not enter any virtual host yet.")).to_be_visible()
     assert tab.api.get("users", "carla", "permissions") == []
     tab.press("Delete user")
+    expect(tab.test_id("confirm")).to_contain_text("its open connections are closed")
     tab.confirm("Its password, role and permissions in 0 virtual hosts will be lost")
     expect(tab.heading("Users")).to_be_visible()
     assert "carla" not in tab.api.names("users")

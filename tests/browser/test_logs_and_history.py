@@ -144,6 +144,14 @@ def test_a_partition_names_the_groups_that_read_it(tab: Dashboard, read_log: str
     expect(records.get_by_test_id("message").first).to_be_visible()
 
 
+def test_one_record_behind_is_said_as_one(tab: Dashboard, read_log: str) -> None:
+    until(lambda: sum(_committed(tab, read_log)) == 40, "the commits")
+    record = {"value": "x", "key": "k", "partition": 0}
+    tab.api.post("logs", read_log, "story", "publish", body={"records": [record]})
+    tab.open("logs", read_log, "story")
+    expect(tab.page.locator(".stat-note")).to_have_text("1 record behind")
+
+
 def test_deleting_a_log_names_its_records(tab: Dashboard, read_log: str) -> None:
     tab.open("queues", read_log, "story")
     tab.test_id("delete").click()

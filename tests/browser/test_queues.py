@@ -250,6 +250,17 @@ def test_rejecting_names_the_dead_letter_exchange_of_a_policy(tab: Dashboard, vh
     expect(card.get_by_test_id("message")).to_have_count(1)
 
 
+def test_what_becomes_of_messages_is_read_whole(tab: Dashboard, vhost: str) -> None:
+    tab.open("queues", vhost, QUEUE, query="tab=messages")
+    choice = tab.test_id("get").get_by_label("Then")
+    expect(choice).to_have_accessible_description("What is put back counts as redelivered.")
+    # The width that the longest choice needs, against the width that it has.
+    needed = "(one) => { const copy = one.cloneNode(true);"
+    needed += " copy.style.width = 'auto'; one.after(copy); const width = copy.offsetWidth;"
+    needed += " copy.remove(); return width }"
+    assert choice.evaluate(needed) <= choice.evaluate("(one) => one.offsetWidth")
+
+
 def test_get_may_wait_for_a_message(tab: Dashboard, vhost: str) -> None:
     tab.open("queues", vhost, QUEUE, query="tab=messages")
     card = tab.test_id("get")

@@ -46,7 +46,7 @@ export function Browse({ queue }: { queue: Queue }) {
 }
 
 const MODES = [
-  { id: 'ack_requeue_true', label: 'Put back (marks them redelivered)' },
+  { id: 'ack_requeue_true', label: 'Put back' },
   { id: 'ack_requeue_false', label: 'Take out for good' },
   { id: 'reject_requeue_false', label: 'Reject: drop or dead-letter' },
 ] as const;
@@ -66,7 +66,7 @@ export function GetMessages({ queue }: { queue: Queue }) {
     <Card title="Get" testid="get">
       <Form label="Get messages" action="Get messages" onSubmit={submit}>
         <TextField label="How many" type="number" value={amount} onInput={setAmount} required />
-        <SelectField label="Then" value={mode} onInput={setMode} options={MODES} />
+        <SelectField label="Then" value={mode} onInput={setMode} options={MODES} help="What is put back counts as redelivered." />
         <TextField label="Wait for one" type="number" value={wait} onInput={setWait} unit="s" placeholder="no" help="Waits this long when the queue is empty." />
       </Form>
       {messages?.length === 0 && <p class="gap-top" role="status">No message was ready.</p>}

@@ -104,7 +104,7 @@ export function LogPage({ vhost, name }: { vhost: string; name: string }) {
         <Stat label="Records" value={count(records(log.partitions))} />
         <Stat label="Size" value={bytes(log.partitions.reduce((sum, one) => sum + one.bytes, 0))} />
         <Stat label="Partitions" value={count(log.partitions.length)} />
-        <Stat label="Groups" value={count(all.length)} note={`${count(all.reduce((sum, one) => sum + totalLag(one), 0))} records behind`} />
+        <Stat label="Groups" value={count(all.length)} note={`${plural(all.reduce((sum, one) => sum + totalLag(one), 0), 'record')} behind`} />
       </Stats>
       {damageCount(log.partitions) > 0 && (
         <p class="note note-bad gap-top" role="alert"><span>{plural(damageCount(log.partitions), 'damaged batch', 'damaged batches')} set aside: those records cannot be read, all others can.</span></p>

@@ -38,7 +38,7 @@ export async function deleteUser(name: string, me: string): Promise<boolean> {
   const mine = name === me ? ' You are signed in as this user and will be signed out.' : '';
   const yes = await confirmLoss({
     title: `Delete user ${name}?`,
-    loss: `Its password, role and permissions in ${plural(held.length, 'virtual host')} will be lost; its open connections are refused from then on. Queues and messages stay.${mine}`,
+    loss: `Its password, role and permissions in ${plural(held.length, 'virtual host')} will be lost; its open connections are closed. Queues and messages stay.${mine}`,
     action: 'Delete user',
   });
   return yes && attempt(() => remove(apiPath('users', name)), `User ${name} is deleted.`);
