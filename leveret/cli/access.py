@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from leveret.cli import columns as tables
-from leveret.cli.api import Api, Json, Target, path
+from leveret.cli.api import Api, InVhost, Json, Target, path
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.inputs import json_object
 from leveret.cli.listing import Columns, fetch_and_show, show
@@ -193,7 +193,7 @@ def set_permissions(
     """Allow a user to configure, write and read what the three patterns match."""
     body = {"configure": configure, "write": write, "read": read}
     where = path("permissions", session.vhost, username)
-    session.api.put(where, body, what=_pair(session, username))
+    session.api.put(where, body, what=InVhost(f"user '{username}'", session.vhost))
     session.out.remark(f"Permissions of user '{username}' in vhost '{session.vhost}' set.")
 
 
@@ -201,7 +201,7 @@ def set_permissions(
 def clear_permissions(session: Session, username: Username) -> None:
     """Take away a user's permissions in a virtual host."""
     where = path("permissions", session.vhost, username)
-    session.api.delete(where, what=f"permission of user '{username}' in vhost '{session.vhost}'")
+    session.api.delete(where, what=session.inside(f"permission of user '{username}'"))
     session.out.remark(f"Permissions of user '{username}' in vhost '{session.vhost}' cleared.")
 
 
@@ -220,7 +220,7 @@ def set_topic_permissions(
     """Restrict the routing keys a user may publish with and bind to at a topic exchange."""
     body = {"exchange": exchange, "write": write, "read": read}
     where = path("topic-permissions", session.vhost, username)
-    session.api.put(where, body, what=_pair(session, username))
+    session.api.put(where, body, what=InVhost(f"user '{username}'", session.vhost))
     session.out.remark(f"Topic permissions of user '{username}' on '{exchange}' set.")
 
 
@@ -228,7 +228,7 @@ def set_topic_permissions(
 def clear_topic_permissions(session: Session, username: Username) -> None:
     """Lift the restrictions on routing keys of a user in a virtual host."""
     where = path("topic-permissions", session.vhost, username)
-    what = f"topic permission of user '{username}' in vhost '{session.vhost}'"
+    what = session.inside(f"topic permission of user '{username}'")
     session.api.delete(where, what=what)
     session.out.remark(f"Topic permissions of user '{username}' cleared.")
 
@@ -273,7 +273,3 @@ def set_user_limits(session: Session, username: Username, definition: Limits) ->
         where = path("user-limits", username, name)
         session.api.put(where, {"value": value}, what=f"user '{username}'")
     session.out.remark(f"Limits of user '{username}' set.")
-
-
-def _pair(session: Session, username: str) -> str:
-    return f"user '{username}' or no vhost '{session.vhost}'"

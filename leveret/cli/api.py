@@ -44,6 +44,21 @@ class Target:
         return re.sub(r"(?<=//)[^/?#]*@", "", self.url)
 
 
+@dataclass(frozen=True, slots=True)
+class InVhost:
+    """Something that may be missing because its virtual host is; the text is what messages say."""
+
+    text: str
+    vhost: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+What = str | InVhost | None
+"""What a request is about, for the sentence that says it is not there."""
+
+
 def segment(name: str) -> str:
     """A name as one path segment; dots alone are escaped, or URL rules would swallow them."""
     if not name:
@@ -77,15 +92,13 @@ class Api:
     def close(self) -> None:
         self._client.close()
 
-    def get(self, where: str, *, what: str | None = None, **query: object) -> Json:
+    def get(self, where: str, *, what: What = None, **query: object) -> Json:
         return self._call("GET", where, what=what, query=query)
 
-    def put(self, where: str, body: Json = None, *, what: str | None = None) -> Json:
+    def put(self, where: str, body: Json = None, *, what: What = None) -> Json:
         return self._call("PUT", where, what=what, body=body)
 
-    def post(
-        self, where: str, body: Json = None, *, what: str | None = None, wait: float = 0.0
-    ) -> Json:
+    def post(self, where: str, body: Json = None, *, what: What = None, wait: float = 0.0) -> Json:
         """POST; `wait` is how long the server may hold the answer back (long poll)."""
         return self._call("POST", where, what=what, body=body, wait=wait)
 
@@ -93,13 +106,13 @@ class Api:
         self,
         where: str,
         *,
-        what: str | None = None,
+        what: What = None,
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, object] | None = None,
     ) -> Json:
         return self._call("DELETE", where, what=what, query=query, headers=headers)
 
-    def poll(self, where: str, *, what: str | None, wait: float, **query: object) -> Json:
+    def poll(self, where: str, *, what: What, wait: float, **query: object) -> Json:
         """GET that the server may hold back for `wait` seconds."""
         return self._call("GET", where, what=what, query={**query, "wait": wait}, wait=wait)
 
@@ -117,7 +130,7 @@ class Api:
         method: str,
         where: str,
         *,
-        what: str | None = None,
+        what: What = None,
         query: Mapping[str, object] | None = None,
         body: Json = None,
         headers: Mapping[str, str] | None = None,
@@ -172,7 +185,7 @@ class Api:
             text += "; is that its HTTP port, 15672 unless set otherwise, and not for https?"
         return CliError(text, ExitCode.UNAVAILABLE)
 
-    def _refused(self, response: httpx.Response, where: str, what: str | None) -> CliError:
+    def _refused(self, response: httpx.Response, where: str, what: What) -> CliError:
         reason, status = _reason(response), response.status_code
         user, url = self._target.user, self._target.shown
         if status == 401 and reason in {"", "Login failed"}:
@@ -182,13 +195,24 @@ class Api:
             return CliError(f"user '{user}' may not do this: {reason}", ExitCode.NO_PERMISSION)
         # RabbitMQ answers 400 where a publish met a missing exchange, a permission a missing user.
         if status == 404 or (status == 400 and "not_found" in reason.lower()):
-            missing = f"there is no {what}." if what else f"{url} has no /api/{where}."
-            return CliError(missing, ExitCode.NOT_FOUND)
+            missing = self.missing(what)
+            text = f"there is no {missing}." if missing else f"{url} has no /api/{where}."
+            return CliError(text, ExitCode.NOT_FOUND)
         if status < 400:
             return CliError(f"{url} sends this command elsewhere ({status}); is the URL right?")
         if status >= 500:
             return CliError(f"the server failed ({status}): {reason or response.reason_phrase}")
         return CliError(f"refused: {reason or response.reason_phrase}")
+
+    def missing(self, what: What) -> str | None:
+        """What is not there: the thing itself, or the virtual host that it would be in."""
+        if not isinstance(what, InVhost):
+            return what
+        try:
+            is_there = self.exists(path("vhosts", what.vhost))
+        except CliError:  # who may not look at virtual hosts is told what was asked for
+            is_there = True
+        return what.text if is_there else f"vhost '{what.vhost}'"
 
 
 def _not_trusted(url: str, error: str) -> str:

@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from leveret.cli.api import path
+from leveret.cli.api import InVhost, path
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.session import Session
 
 
-def log_named(session: Session, name: str) -> str:
-    return f"log '{name}' in vhost '{session.vhost}'"
+def log_named(session: Session, name: str) -> InVhost:
+    return session.inside(f"log '{name}'")
 
 
 @contextmanager

@@ -118,7 +118,7 @@ class GroupReader:
         for _ in range(2):
             where = f"{self._base}/{self._joined()}/fetch"
             try:
-                answer = self._session.api.post(where, body, what=self._what, wait=wait)
+                answer = self._session.api.post(where, body, wait=wait)
             except CliError as error:
                 self._expired(error)
             else:
@@ -131,7 +131,7 @@ class GroupReader:
         offsets = {str(record["partition"]): record["offset"] + 1 for record in records}
         where = f"{self._base}/{self._member}/commit"
         try:
-            self._session.api.post(where, {"offsets": offsets}, what=self._what)
+            self._session.api.post(where, {"offsets": offsets})
         except CliError as error:
             self._expired(error)
 
@@ -139,7 +139,7 @@ class GroupReader:
         """Leave at once, so that the others need not wait until the session ends."""
         if self._member is not None:
             with contextlib.suppress(CliError):
-                self._session.api.delete(f"{self._base}/{self._member}", what=self._what)
+                self._session.api.delete(f"{self._base}/{self._member}")
 
     def _joined(self) -> str:
         if self._member is None:

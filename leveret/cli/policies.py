@@ -52,7 +52,7 @@ def set_policy(
 def clear_policy(session: Session, name: PolicyName) -> None:
     """Delete a policy."""
     where = path("policies", session.vhost, name)
-    session.api.delete(where, what=f"policy '{name}' in vhost '{session.vhost}'")
+    session.api.delete(where, what=session.inside(f"policy '{name}'"))
     session.out.remark(f"Policy '{name}' cleared.")
 
 
@@ -83,7 +83,7 @@ def set_operator_policy(
 def clear_operator_policy(session: Session, name: PolicyName) -> None:
     """Delete an operator policy."""
     where = path("operator-policies", session.vhost, name)
-    session.api.delete(where, what=f"operator policy '{name}' in vhost '{session.vhost}'")
+    session.api.delete(where, what=session.inside(f"operator policy '{name}'"))
     session.out.remark(f"Operator policy '{name}' cleared.")
 
 

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import typer
 
-from leveret.cli.api import Api, Target
+from leveret.cli.api import Api, InVhost, Target
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.output import Formatter, Output
 
@@ -38,6 +38,10 @@ class Session:
     out: Output
     vhost: str
     is_vhost_given: bool
+
+    def inside(self, thing: str) -> InVhost:
+        """A thing of the session's virtual host, as messages name it."""
+        return InVhost(f"{thing} in vhost '{self.vhost}'", self.vhost)
 
 
 Url = Annotated[

@@ -59,7 +59,7 @@ def add_super_stream(
 @command
 def delete_super_stream(session: Session, name: SuperStream) -> None:
     """Delete a super stream with its partitions and records."""
-    what = f"super stream '{name}' in vhost '{session.vhost}'"
+    what = session.inside(f"super stream '{name}'")
     session.api.delete(path("logs", session.vhost, name), what=what)
     session.out.remark(f"Super stream '{name}' deleted.")
 
@@ -71,7 +71,7 @@ def _logs(session: Session) -> list[Json]:
 
 
 def _groups(session: Session, name: str) -> list[Json]:
-    what = f"log '{name}' in vhost '{session.vhost}'"
+    what = session.inside(f"log '{name}'")
     groups: list[Json] = session.api.get(path("logs", session.vhost, name, "groups"), what=what)
     return groups
 
@@ -121,7 +121,7 @@ def list_stream_tracking(
     session: Session, stream: Annotated[str, typer.Argument(help="Name of the stream.")]
 ) -> None:
     """List the offsets and producer sequences kept for a stream."""
-    what = f"stream '{stream}' in vhost '{session.vhost}'"
+    what = session.inside(f"stream '{stream}'")
     tracked = session.api.get(path("stream", session.vhost, stream, "tracking"), what=what)
     kinds = (("offset", "offsets"), ("writer", "writers"))
     rows = [

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from leveret.cli.api import path
+from leveret.cli.api import InVhost, path
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.inputs import pairs
 from leveret.cli.session import Session, client_command
@@ -33,12 +33,12 @@ AutoDelete = Annotated[
 IfUnused = Annotated[bool, typer.Option("--if-unused", help="Only if nothing uses it.")]
 
 
-def queue_named(session: Session, name: str) -> str:
-    return f"queue '{name}' in vhost '{session.vhost}'"
+def queue_named(session: Session, name: str) -> InVhost:
+    return session.inside(f"queue '{name}'")
 
 
-def exchange_named(session: Session, name: str) -> str:
-    return f"exchange '{name}' in vhost '{session.vhost}'"
+def exchange_named(session: Session, name: str) -> InVhost:
+    return session.inside(f"exchange '{name}'")
 
 
 @command
@@ -153,7 +153,7 @@ def _missing_end(
         missing = named(session, destination)
     else:
         missing = exchange_named(session, source)
-    return CliError(f"there is no {missing}.", ExitCode.NOT_FOUND)
+    return CliError(f"there is no {session.api.missing(missing)}.", ExitCode.NOT_FOUND)
 
 
 @command
@@ -170,7 +170,7 @@ def unbind(
     where = path("bindings", session.vhost, "e", source, kind, destination)
     wanted = (routing_key, pairs(arguments, "argument"))
     what = f"binding from '{source}' to '{destination}' with routing key '{routing_key}'"
-    for binding in session.api.get(where, what=what):
+    for binding in session.api.get(where, what=InVhost(what, session.vhost)):
         if (binding["routing_key"], binding.get("arguments") or {}) == wanted:
             session.api.delete(f"{where}/{path(binding['properties_key'])}", what=what)
             session.out.remark(f"'{destination}' unbound from exchange '{source}'.")

@@ -127,7 +127,7 @@ def test_mistakes_are_answered_with_what_is_wrong(leveret, cli):
         (("bind", "gone", "here"), 66, "there is no exchange 'gone' in vhost '/'."),
         (("bind", "amq.topic", "gone", "--to-exchange"), 66, "no exchange 'gone' in vhost"),
         (("bind", "", "here"), 2, "a name must not be empty"),
-        (("set_permissions", "gone", "", "", ""), 66, "there is no user 'gone' or no vhost '/'."),
+        (("set_permissions", "gone", "", "", ""), 66, "there is no user 'gone'.\n"),
         (("publish", "-P", "messageid=1", "x"), 2, "there is no property 'messageid'; the"),
         (("set_policy", "p", ".*", "max-length=3"), 2, 'such as {"max-length": 1000}'),
         (("set_policy", "p", ".*", '{"max-lenght": 3}'), 1, "did you mean 'max-length'?"),
@@ -136,6 +136,30 @@ def test_mistakes_are_answered_with_what_is_wrong(leveret, cli):
     ):
         assert said in leveret(*words, code=code)
     leveret("delete_queue", "here")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "publish -k x hi",
+        "get q",
+        "browse q",
+        "purge_queue q",
+        "delete_exchange e",
+        "bind e q",
+        "unbind e q",
+        "set_permissions guest a b c",
+        "set_permissions gone a b c",
+        "set_topic_permissions guest amq.topic a b",
+        "clear_permissions guest",
+        "clear_policy p",
+        "log describe l",
+        "log consume l --group g",
+    ],
+)
+def test_a_missing_vhost_is_what_is_missing(leveret, line):
+    said = leveret(*line.split(), "-q", "-p", "gone", code=ExitCode.NOT_FOUND)
+    assert said == "leveret: there is no vhost 'gone'.\n"
 
 
 def test_the_last_administrator_cannot_shut_the_door(leveret, cli):

@@ -36,12 +36,20 @@ def test_wrong_password(server, cli):
 
 
 def test_no_such_queue(server, cli):
+    server.answers["GET /api/vhosts/%2F"] = {"name": "/"}
     reason = {"error": "Object Not Found", "reason": "Not Found"}
     code, err = refusal(server, cli, 404, reason)
     assert (code, err) == (66, "leveret: there is no queue 'q' in vhost '/'.\n")
 
 
+def test_who_may_not_look_at_vhosts_is_told_what_was_asked_for(server, cli):
+    server.answers["GET /api/vhosts/%2F"] = (403, {"reason": "Not administrator"})
+    code, err = refusal(server, cli, 404, {"reason": "Not Found"})
+    assert (code, err) == (66, "leveret: there is no queue 'q' in vhost '/'.\n")
+
+
 def test_publish_to_a_missing_exchange_as_rabbitmq_says_it(server, cli):
+    server.answers["GET /api/vhosts/%2F"] = {"name": "/"}
     reason = "404 NOT_FOUND - no exchange 'e' in vhost '/'"
     server.answers["POST /api/exchanges/%2F/e/publish"] = (400, {"reason": reason})
     ended = cli("publish", "-x", "e", "body")
