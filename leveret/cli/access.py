@@ -6,6 +6,7 @@ The HTTP API's PUT creates or replaces; rabbitmqctl's `add_…` refuses what exi
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Annotated
 
@@ -241,10 +242,20 @@ def list_vhost_limits(session: Session) -> None:
     show(session, tables.VHOST_LIMITS, None, items)
 
 
+def _whole_numbers(definition: str, example: str) -> dict[str, int]:
+    """The limits given; each is looked at before the first is set."""
+    limits = json_object(definition, "the limits", example)
+    for name, value in limits.items():
+        if type(value) is not int:
+            wrong = f"the limit '{name}' must be a whole number, not {json.dumps(value)}."
+            raise CliError(wrong, ExitCode.USAGE)
+    return limits
+
+
 @command
 def set_vhost_limits(session: Session, definition: Limits) -> None:
     """Limit a virtual host: `'{"max-connections": 64, "max-queues": 100}'`."""
-    for name, value in json_object(definition, "the limits", '{"max-queues": 100}').items():
+    for name, value in _whole_numbers(definition, '{"max-queues": 100}').items():
         where = path("vhost-limits", session.vhost, name)
         session.api.put(where, {"value": value}, what=f"vhost '{session.vhost}'")
     session.out.remark(f"Limits of vhost '{session.vhost}' set.")
@@ -269,7 +280,7 @@ def list_user_limits(session: Session) -> None:
 @command
 def set_user_limits(session: Session, username: Username, definition: Limits) -> None:
     """Limit a user: `'{"max-connections": 10, "max-channels": 100}'`."""
-    for name, value in json_object(definition, "the limits", '{"max-channels": 100}').items():
+    for name, value in _whole_numbers(definition, '{"max-channels": 100}').items():
         where = path("user-limits", username, name)
         session.api.put(where, {"value": value}, what=f"user '{username}'")
     session.out.remark(f"Limits of user '{username}' set.")

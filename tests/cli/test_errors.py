@@ -117,6 +117,15 @@ def test_usage_errors_exit_2_and_ask_the_server_nothing(line, server, cli):
     assert ended.err
 
 
+@pytest.mark.parametrize("command", [("set_user_limits", "ann"), ("set_vhost_limits",)])
+@pytest.mark.parametrize("value", ['"x"', "1.5", "null", "true"])
+def test_a_limit_that_is_no_number_is_named_and_none_is_set(server, cli, command, value):
+    ended = cli(*command, f'{{"max-connections": 5, "max-channels": {value}}}')
+    assert (ended.code, server.asked) == (2, [])
+    said = f"leveret: the limit 'max-channels' must be a whole number, not {value}.\n"
+    assert ended.err == said
+
+
 def test_empty_name_is_refused(server, cli):
     ended = cli("delete_queue", "")
     assert (ended.code, ended.err) == (2, "leveret: a name must not be empty.\n")
