@@ -104,13 +104,20 @@ def after_command(argv: Sequence[str]) -> list[str]:
     return [*argv[end:start], *argv[:end], *argv[start:]]
 
 
+def asking_help(argv: Sequence[str]) -> Sequence[str]:
+    """`help`, `help publish` and `log help`, as rabbitmqctl understands them."""
+    if list(argv[:1]) == ["help"]:
+        return [*argv[1:], "--help"]
+    return ["log", "--help"] if list(argv) == ["log", "help"] else argv
+
+
 def run_client(argv: Sequence[str]) -> int:
     """Run any command but `serve`; return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names and bodies are other people's: what cannot be printed is escaped, never an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        program()(after_command(argv), prog_name="leveret")
+        program()(after_command(asking_help(argv)), prog_name="leveret")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
     return 0

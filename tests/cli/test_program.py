@@ -75,6 +75,22 @@ def test_help_lists_serve_with_the_rest(cli):
     assert tops <= names
 
 
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ("help", "--help"),
+        ("help publish", "publish --help"),
+        ("help log consume", "log consume --help"),
+        ("log help", "log --help"),
+        ("help serve", "serve --help"),
+    ],
+)
+def test_help_is_also_a_word(words, same, cli):
+    asked = cli(*words.split())
+    assert asked.code == 0 and asked.out
+    assert asked == cli(*same.split())
+
+
 @pytest.mark.parametrize("name", sorted(set(every_command()) - {"serve"}))
 def test_every_command_has_help(name, cli):
     ended = cli(*name.split(), "--help")
