@@ -19,7 +19,7 @@ _PANEL = "History and Spark"
 
 def _require_spark() -> None:
     if util.find_spec("pyspark") is None:
-        raise CliError("Spark is not installed; `pip install leveret[spark]` adds it.")
+        raise CliError("Spark is not installed; `pip install 'leveret[spark]'` adds it.")
 
 
 class Format(StrEnum):

@@ -121,7 +121,8 @@ def test_without_spark_one_sentence_says_how_to_get_it(line, cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
     ended = cli(*line)
     assert ended.code == 1
-    assert ended.err == "leveret: Spark is not installed; `pip install leveret[spark]` adds it.\n"
+    said = "leveret: Spark is not installed; `pip install 'leveret[spark]'` adds it.\n"
+    assert ended.err == said
 
 
 def exports_found(monkeypatch, export, code):

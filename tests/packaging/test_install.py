@@ -115,7 +115,7 @@ def test_the_broker_needs_no_spark(clean, wheel):
     assert clean.run("python", "-c", "import pyspark").returncode == 1
     told = clean.run("leveret", "export", "--data-dir", ".", "--to", "out")
     assert told.returncode != 0
-    assert "pip install leveret[spark]" in told.stderr
+    assert "pip install 'leveret[spark]'" in told.stderr
 
 
 def test_a_message_goes_through(server):
