@@ -260,7 +260,8 @@ class VirtualHost:
         """Each partition of a log is a queue, too; some may be there already as logs."""
         is_log = spec.kind == "stream"
         parts = parse_log_spec(spec, self._q(spec.name)).partitions if is_log else 0
-        new = sum(name not in self.queues for name in (spec.name, *partition_names(spec, parts)))
+        names = (spec.name, *partition_names(spec.name, parts))
+        new = sum(name not in self.queues for name in names)
         if 0 <= self.most_queues < len(self.queues) + new:
             raise PreconditionFailed(
                 f"cannot declare queue '{spec.name}': queue limit in vhost '{self.name}' "
