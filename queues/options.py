@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from leveret.model.errors import PreconditionFailed
+from leveret.model.arguments import require_same, require_same_arguments
+from leveret.model.errors import PreconditionFailed, ResourceLocked
+from queues.spec import QueueSpec
 
 LONGEST_MS = 315_360_000_000
 QUORUM_DELIVERY_LIMIT = 20
@@ -25,6 +27,30 @@ COMPARED_ARGUMENTS = (
     "x-cache-ttl", "x-dead-letter-strategy",
 )  # fmt: skip
 """What a second declaration must repeat; others may differ."""
+
+
+def require_same_queue(what: str, held: QueueSpec, spec: QueueSpec) -> None:
+    if spec.exclusive != held.exclusive:
+        raise ResourceLocked(
+            f"cannot obtain exclusive access to locked {what}. It could be originally declared "
+            "on another connection or the exclusive property value does not match that of the "
+            "original declaration."
+        )
+    require_same(what, "durable", spec.durable, held.durable)
+    require_same(what, "auto_delete", spec.auto_delete, held.auto_delete)
+    if spec.kind != held.kind:
+        require_same_arguments(
+            what,
+            ("x-queue-type",),
+            ({"x-queue-type": spec.kind}, {"x-queue-type": "longstr"}),
+            ({"x-queue-type": held.kind}, {"x-queue-type": "longstr"}),
+        )
+    require_same_arguments(
+        what,
+        COMPARED_ARGUMENTS,
+        (spec.arguments, spec.type_names),
+        (held.arguments, held.type_names),
+    )
 
 
 class Overflow(StrEnum):

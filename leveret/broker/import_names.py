@@ -14,9 +14,10 @@ from leveret.broker.definition_file import Import
 from leveret.broker.log_keeper import is_free, partition_names, partition_spec
 from leveret.broker.names import require_unreserved
 from leveret.broker.parameters import LIMITS_NAME, VHOST_LIMITS
-from leveret.broker.vhost import NO_LIMIT, PREDECLARED, TRACE_EXCHANGE, require_same_queue
+from leveret.broker.vhost import NO_LIMIT, PREDECLARED, TRACE_EXCHANGE
 from leveret.model.errors import PreconditionFailed
 from queues import QueueSpec
+from queues.options import require_same_queue
 from queues.stream import parse_log_spec
 
 if TYPE_CHECKING:

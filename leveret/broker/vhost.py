@@ -47,7 +47,7 @@ from queues import (
     ReplyQueue,
     Target,
 )
-from queues.options import COMPARED_ARGUMENTS, check_arguments
+from queues.options import check_arguments, require_same_queue
 from queues.spec import check_kind
 from queues.stream.spec import parse_log_spec
 
@@ -476,27 +476,3 @@ def _require_named(source: str, destination: Destination) -> None:
     require_not_default(source)
     if destination.kind is DestinationKind.EXCHANGE:
         require_not_default(destination.name)
-
-
-def require_same_queue(what: str, held: QueueSpec, spec: QueueSpec) -> None:
-    if spec.exclusive != held.exclusive:
-        raise ResourceLocked(
-            f"cannot obtain exclusive access to locked {what}. It could be originally declared "
-            "on another connection or the exclusive property value does not match that of the "
-            "original declaration."
-        )
-    require_same(what, "durable", spec.durable, held.durable)
-    require_same(what, "auto_delete", spec.auto_delete, held.auto_delete)
-    if spec.kind != held.kind:
-        require_same_arguments(
-            what,
-            ("x-queue-type",),
-            ({"x-queue-type": spec.kind}, {"x-queue-type": "longstr"}),
-            ({"x-queue-type": held.kind}, {"x-queue-type": "longstr"}),
-        )
-    require_same_arguments(
-        what,
-        COMPARED_ARGUMENTS,
-        (spec.arguments, spec.type_names),
-        (held.arguments, held.type_names),
-    )
