@@ -22,6 +22,9 @@ from queues import Outcome
 if TYPE_CHECKING:
     from amqp_server.channel import Channel, Unacked
 
+_REFERENCE = 8
+"""Octets of the place of a queue in a list."""
+
 
 class Transaction:
     def __init__(self, broker: Broker) -> None:
@@ -35,6 +38,8 @@ class Transaction:
         if self._broker.store.state is StoreState.FAILED:
             raise BrokerError(self._broker.alarms.reason)
         octets = len(message.frames) + MESSAGE_OVERHEAD
+        if not plan.reusable:  # a list of its own
+            octets += _REFERENCE * len(plan.queues)
         self._upkeep.keep_back(octets)
         self._octets += octets
         self._publishes.append((publish, plan, message))

@@ -17,7 +17,7 @@ from leveret.broker.doorway import Doorway
 from leveret.broker.epitaphs import Death, Epitaphs, dead_message, deaths_of, engraved
 from leveret.broker.judging import open_copies
 from leveret.model.errors import BrokerError
-from leveret.model.message import Headers, Message
+from leveret.model.message import FRAME_OVERHEAD, HEADER_FIXED, Headers, Message
 from leveret.model.store import Indispensable
 from queues import ClassicQueue, HeldQueue, Target
 from queues.limits import refuses
@@ -120,9 +120,10 @@ class DeadLetters:
     ) -> tuple[Message, Plan] | None:
         headers = message.headers()
         deaths = deaths_of(message, headers)
-        dead = dead_message(queue, message, reason, deaths, headers, now_ms)
-        plan = self._plan(vhost, dead, headers)
-        if plan is None:
+        most = self._broker.settings.frame_max - FRAME_OVERHEAD - HEADER_FIXED
+        dead = dead_message(queue, message, reason, deaths, headers, now_ms, most)
+        plan = self._plan(vhost, dead, headers) if dead is not None else None
+        if dead is None or plan is None:
             return None
         plan.queues = _without_cycles(plan.queues, [_this(queue, reason), *deaths])
         return dead, plan

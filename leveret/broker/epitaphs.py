@@ -9,12 +9,13 @@ outlives a crash.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from leveret.model.message import Address, Headers, Message
-from leveret.model.properties import change_headers, header_table, with_fields
+from leveret.model.properties import Scan, change_headers, header_table, with_fields
 from leveret.model.tables import encode_table, split_fields
 from queues import ClassicQueue
 from queues.port import DeathReason
@@ -28,6 +29,7 @@ _LONGEST_TABLE = 4_096
 _TOLD = (b"CC", b"x-delivery-count")
 """Signs, somewhere in its properties, of a message that has to be taken apart."""
 _DEATH = b"-death"
+_IDENTITY = ("count", "reason", "queue")
 _NEWEST = frozenset(
     {"x-death", *(f"x-last-death-{part}" for part in ("queue", "reason", "exchange"))}
 )
@@ -107,14 +109,37 @@ def dead_message(
     deaths: list[Death],
     headers: Headers,
     now_ms: int,
-) -> Message:
-    """The message as it goes on; `headers` become its headers. Nothing is decoded twice."""
+    most_octets: int,
+) -> Message | None:
+    """The message as it goes on; `headers` become its headers. Nothing is decoded twice.
+
+    None if what it has died of does not fit into its properties any more, however short it is
+    put: it would go round for ever. One that dies for the first time goes on without a word.
+    """
     own_key = queue.options.dead_letter_key
-    added = _inscription(deaths, _death(queue, message, reason, headers, now_ms))
     removed = {"CC", "BCC"} if own_key is not None else {"BCC"}
     if queue.options.counts_returns:
         removed.add("x-delivery-count")  # how often it came back to a queue that it has left
-    properties, known = change_headers(message.properties, message.scan, frozenset(removed), added)
+    death = _death(queue, message, reason, headers, now_ms)
+    for added in _shorter_and_shorter(deaths, death):
+        changed = change_headers(message.properties, message.scan, frozenset(removed), added)
+        if len(changed[0]) <= most_octets:
+            return _changed(queue, message, headers, removed, added, changed)
+    if message.origin == 0:
+        return None
+    changed = change_headers(message.properties, message.scan, frozenset(removed), {})
+    return _changed(queue, message, headers, removed, {}, changed)
+
+
+def _changed(
+    queue: ClassicQueue,
+    message: Message,
+    headers: Headers,
+    removed: set[str],
+    added: dict[str, Any],
+    changed: tuple[bytes, Scan],
+) -> Message:
+    properties, known = changed
     headers.properties = properties
     for name in removed:
         headers.pop(name, None)
@@ -135,6 +160,20 @@ def _inscription(deaths: list[Death], death: Death) -> dict[str, Any]:
     return added if deaths else added | _marks("x-first-death", death)
 
 
+def _shorter_and_shorter(deaths: list[Death], death: Death) -> Iterator[dict[str, Any]]:
+    """All of it; without the keys of copies; only where and why."""
+    yield _inscription(deaths, death)
+    for kept in (("time", "exchange", "routing-keys", "original-expiration"), ()):
+        yield _inscription([_short(one, kept) for one in deaths], _short(death, kept))
+
+
+def _short(death: Death, kept: tuple[str, ...]) -> Death:
+    short = {key: value for key, value in death.items() if key in (*_IDENTITY, *kept)}
+    if "routing-keys" in short:
+        short["routing-keys"] = short["routing-keys"][:1]
+    return short
+
+
 def _death(
     queue: ClassicQueue, message: Message, reason: DeathReason, headers: Headers, now_ms: int
 ) -> Death:
@@ -153,7 +192,9 @@ def _death(
 
 
 def _marks(prefix: str, death: Death) -> dict[str, str]:
-    return {f"{prefix}-{part}": death[part] for part in ("queue", "reason", "exchange")}
+    return {
+        f"{prefix}-{part}": death[part] for part in ("queue", "reason", "exchange") if part in death
+    }
 
 
 def _with_death(deaths: list[Death], death: Death) -> list[Death]:

@@ -24,7 +24,7 @@ FRAME_OVERHEAD = 8
 BASIC_CLASS = 60
 _CONTENT_HEADER = struct.Struct(">BHIHHQ")
 _FRAME = struct.Struct(">BHI")
-_HEADER_FIXED = 12  # class id, weight, body size
+HEADER_FIXED = 12  # class id, weight, body size
 _END = b"\xce"
 
 
@@ -95,7 +95,7 @@ class Message:
         made.address = address
         made.channel = 1
         made.frames = content_frames(1, properties, body, max(len(body), 1) + FRAME_OVERHEAD)
-        made.header_size = _HEADER_FIXED + len(properties)
+        made.header_size = HEADER_FIXED + len(properties)
         made.body_size = len(body)
         made.scan = known
         made.id = made.time_ms = made.origin = 0
@@ -149,7 +149,7 @@ def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int)
     """A content header frame and as many body frames as `frame_max` asks for."""
     size = len(body)
     head = _CONTENT_HEADER.pack(
-        FRAME_HEADER, channel, _HEADER_FIXED + len(properties), BASIC_CLASS, 0, size
+        FRAME_HEADER, channel, HEADER_FIXED + len(properties), BASIC_CLASS, 0, size
     )
     parts = [head, properties, _END]
     step = frame_max - FRAME_OVERHEAD

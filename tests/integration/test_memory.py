@@ -155,6 +155,26 @@ def test_blind_copies_of_delayed_messages_count(url):
         until(connection, lambda: told == ["blocked", "unblocked"])
 
 
+def test_ways_of_their_own_count_in_open_transactions(url):
+    """A message with copies has a list of its queues: of many more octets than were sent."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("everybody", "fanout")
+        for number in range(300):
+            channel.queue_declare(f"one {number}", exclusive=True)
+            channel.queue_bind(f"one {number}", "everybody")
+        channel.tx_select()
+        copied = pika.BasicProperties(headers={"CC": ["k"]})
+        sent = 0
+        with pytest.raises(ChannelClosedByBroker, match="commit more often"):
+            while sent < 10_000:
+                channel.basic_publish("everybody", "", b"", copied)
+                sent += 1
+                if sent % 100 == 0:
+                    connection.process_data_events()
+            channel.tx_commit()
+
+
 def test_open_transactions_have_a_limit(url):
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
