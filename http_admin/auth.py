@@ -26,7 +26,8 @@ from leveret.broker.access.logins import Refusal, Refused
 log = logging.getLogger("leveret.http")
 
 LET_IN = "leveret.let_in"
-"""Where a request's scope has the call that tells its connection that its sender is known."""
+"""Where a request's scope has the call that tells its connection who its sender is, and learns
+whether they may have one more."""
 IS_HERE = "leveret.is_here"
 """Where a request's scope has the call that tells whether its sender still is."""
 CUT_OFF = "cut_off"
@@ -134,8 +135,8 @@ async def current_user(request: Request) -> User:
     user = await _whoever_asks(request) if known is None else _still(request, known)
     request.state.user = user
     require_management_tag(user)
-    if (let_in := request.scope.get(LET_IN)) is not None:
-        let_in()
+    if (let_in := request.scope.get(LET_IN)) is not None and not let_in(user.name):
+        raise ApiError(429, "too many connections of this user", {"Connection": "close"})
     return user
 
 

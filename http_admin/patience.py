@@ -5,14 +5,16 @@ that trickle in, and bodies that never end, cost a socket for that long and no l
 trailer of more than `LARGEST_HEAD` octets is refused. Of a body no more is taken than came with the
 head until somebody asks for it: first it is found out who sends it. Beyond `most` connections, and
 beyond the limits on strangers, one is cut off; a connection is a stranger's until a request on it
-has come from somebody we know. Who does not read the answer is cut off as well. How long an
-answer takes to be made is not timed here.
+has come from somebody we know. Nobody has more than half of them: others, and who would put an end
+to it, get in. Who does not read the answer is cut off as well. How long an answer takes to be made
+is not timed here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any, cast
 
 from starlette.types import Scope
@@ -36,6 +38,7 @@ class PatientProtocol(HttpToolsProtocol):
     seconds = 30.0
     most = 1_000
     strangers: Strangers
+    by_user: Counter[str]
 
     @classmethod
     def admit(cls, host: str, stranger: Stranger, connections: int) -> bool:
@@ -49,6 +52,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._is_stranger = False
+        self._user = ""
         self._host = ""
         self._gathered = 0
         self._head = 0
@@ -69,15 +73,34 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_longer()
         self._is_read()
-        self._let_in()
+        self._is_no_stranger()
+        self._belongs_to("")
         super().connection_lost(exc)
         # No circle: all of it is freed when the last answer has been made, not when somebody looks.
         self.cycle = self.scope = cast(Any, None)
 
-    def _let_in(self) -> None:
+    def _let_in(self, user: str) -> bool:
+        """May this user have it, beside all others they have?"""
+        self._is_no_stranger()
+        self._belongs_to(user)
+        return self.by_user[user] <= max(1, self.most // 2)
+
+    def _is_no_stranger(self) -> None:
         if self._is_stranger:
             self._is_stranger = False
             self.strangers.go(self._host, self)
+
+    def _belongs_to(self, user: str) -> None:
+        """Of a proxy, whoever has asked last."""
+        if user == self._user or (user and self.transport.is_closing()):
+            return
+        before, self._user = self._user, user
+        if before:
+            self.by_user[before] -= 1
+            if not self.by_user[before]:
+                del self.by_user[before]
+        if user:
+            self.by_user[user] += 1
 
     def _is_here(self) -> bool:
         return not self.transport.is_closing()
@@ -194,5 +217,6 @@ def patient(settings: Settings, strangers: Strangers) -> type[PatientProtocol]:
         "seconds": settings.http_timeout,
         "most": settings.http_connection_max,
         "strangers": strangers,
+        "by_user": Counter(),
     }
     return type("PatientProtocol", (PatientProtocol,), limits)

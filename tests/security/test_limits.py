@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import functools
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 import leveret
+from leveret.broker.access.passwords import hash_password
 from leveret.broker.access.strangers import Stranger
 from leveret.model.clock import ManualClock
 from tests.torture.security.raw import start_ok
@@ -289,6 +292,38 @@ async def test_http_connections_beyond_the_limit_are_cut_off() -> None:
         assert await _ends(refused[0]) == b""
         for _, writer in (kept, refused):
             writer.close()
+
+
+async def test_one_user_leaves_half_of_the_http_connections_to_others() -> None:
+    async with (
+        _running(http_enabled=True, http_connection_max=8) as running,
+        contextlib.AsyncExitStack() as open_ones,
+    ):
+        running.broker.users.put_user("other", hash_password("other"), ("management",))
+        await running.http_ready()
+        assert running.http_address is not None
+        ask = functools.partial(_ask, running.http_address, open_ones)
+        held = [await ask("guest") for _ in range(5)]
+        assert [status for status, _, _ in held] == [200] * 4 + [429]
+        assert await _ends(held[4][1])  # the reason, and the end
+        assert [(await ask("other"))[0] for _ in range(2)] == [200, 200]
+        held[0][2].close()
+        deadline = time.monotonic() + PATIENCE
+        while (await ask("guest"))[0] != 200:  # it has gone soon
+            assert time.monotonic() < deadline
+
+
+async def _ask(
+    address: tuple[str, int], open_ones: contextlib.AsyncExitStack, user: str
+) -> tuple[int, asyncio.StreamReader, asyncio.StreamWriter]:
+    """On a connection that stays open; the status of the answer."""
+    reader, writer = await asyncio.open_connection(*address)
+    open_ones.callback(writer.close)
+    basic = base64.b64encode(f"{user}:{user}".encode()).decode()
+    head = f"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic {basic}\r\n\r\n"
+    writer.write(head.encode())
+    line = await asyncio.wait_for(reader.readline(), PATIENCE)
+    return int(line.split()[1]), reader, writer
 
 
 async def test_limit_of_connections_is_a_health_check() -> None:
