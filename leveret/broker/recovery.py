@@ -15,7 +15,6 @@ from exchange import ExchangeSpec
 from leveret.broker import clock_moves, firehose, governing
 from leveret.broker.delays import KIND as DELAYS
 from leveret.model.arguments import load_arguments
-from leveret.model.errors import BrokerError
 from leveret.model.store import (
     BindingDefinition,
     Definition,
@@ -63,10 +62,10 @@ def take_up(broker: Broker, recovered: Recovered) -> None:
 
 
 def _take_up_vhost(broker: Broker, definition: VhostDefinition) -> None:
-    vhost = broker.make_vhost(definition.name)
     options = json.loads(definition.options)
-    vhost.born_ms = options.pop(BORN_MS, 0)
-    vhost.options = options
+    born_ms = options.pop(BORN_MS, 0)
+    vhost = broker.make_vhost(definition.name)
+    vhost.born_ms, vhost.options = born_ms, options
     firehose.switch(broker, vhost)
 
 
@@ -144,8 +143,17 @@ def _each(definitions: Iterable[D], take_up: Callable[[D], None]) -> None:
     for definition in definitions:
         try:
             take_up(definition)
-        except (BrokerError, LookupError, TypeError, ValueError) as error:
+        except MemoryError:
+            raise  # says nothing about the definition
+        except Exception as error:  # noqa: BLE001 - whatever it is, the broker starts
             what = type(definition).__name__
-            log.error(
-                "a damaged %s %r is left out: %s", what, getattr(definition, "name", ""), error
-            )
+            log.error("a damaged %s %r is left out: %r", what, _name_of(definition), error)
+
+
+def _name_of(definition: Definition) -> str:
+    """No secrets: a user's definition has a password's hash."""
+    if isinstance(definition, BindingDefinition):
+        return f"{definition.source} -> {definition.destination}"
+    if isinstance(definition, PermissionDefinition | TopicPermissionDefinition):
+        return definition.user
+    return str(getattr(definition, "name", ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,34 +13,67 @@ from leveret.model.errors import PreconditionFailed
 
 
 def dump_arguments(arguments: Mapping[str, Any]) -> str:
-    return json.dumps(dict(arguments), default=_to_json, separators=(",", ":"))
+    return json.dumps(_to_json(arguments), separators=(",", ":"))
 
 
 def load_arguments(text: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(text, object_hook=_from_json)
+    loaded = json.loads(text, object_hook=_from_json)
+    if not isinstance(loaded, dict):  # from before keys were escaped: a client's own table
+        loaded = json.loads(text)
+    if not isinstance(loaded, dict):
+        raise ValueError(f"arguments are a table, not {type(loaded).__name__}")
     return loaded
 
 
-def _to_json(value: Any) -> dict[str, str | float]:
-    if isinstance(value, bytes | bytearray):
-        return {"!bytes": base64.b64encode(value).decode()}
-    if isinstance(value, Decimal):
-        return {"!decimal": str(value)}
-    if isinstance(value, datetime):
-        return {"!time": value.timestamp()}
-    raise TypeError(f"{type(value).__name__} cannot be an argument")
-
-
-def _from_json(value: dict[str, Any]) -> Any:
-    if len(value) == 1:
-        (key, content), *_ = value.items()
-        if key == "!bytes":
-            return base64.b64decode(content)
-        if key == "!decimal":
-            return Decimal(content)
-        if key == "!time":
-            return datetime.fromtimestamp(content, UTC)
+def _to_json(value: Any) -> Any:
+    """What JSON has no type for becomes a table whose only key says what it was."""
+    if isinstance(value, Mapping):
+        return _escaped({key: _to_json(inner) for key, inner in value.items()})
+    if isinstance(value, list | tuple):
+        return [_to_json(inner) for inner in value]
+    for mark, (kind, write, _) in _MARKED.items():
+        if isinstance(value, kind):
+            return {mark: write(value)}
     return value
+
+
+def _from_json(table: dict[str, Any]) -> Any:
+    if len(table) != 1:
+        return table
+    [(key, content)] = table.items()
+    if key.startswith(_ESCAPED):
+        return {key.removeprefix(_MARK): content}
+    if key not in _MARKED:
+        return table
+    try:
+        value = _MARKED[key][2](content)
+        is_ours = _to_json(value) == table
+    except (ArithmeticError, OSError, TypeError, ValueError):
+        is_ours, value = False, None
+    # Versions before keys were escaped stored clients' tables as they were.
+    return value if is_ours else table
+
+
+def _escaped(table: dict[str, Any]) -> dict[str, Any]:
+    """A client's own table must not be taken for one of ours."""
+    if len(table) != 1:
+        return table
+    [(key, content)] = table.items()
+    return {_MARK + key: content} if key.startswith(_MARK) else table
+
+
+def _from_octets(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+_MARK, _ESCAPED = "!", "!!"
+_MARKED: dict[str, tuple[type, Callable[[Any], str | float], Callable[[Any], Any]]] = {
+    "!bytes": (bytes, _from_octets, base64.b64decode),
+    "!bytearray": (bytearray, _from_octets, lambda text: bytearray(base64.b64decode(text))),
+    "!decimal": (Decimal, str, Decimal),
+    "!time": (datetime, datetime.timestamp, lambda seconds: datetime.fromtimestamp(seconds, UTC)),
+}
+"""The key, the type it stands for, how that is written and how it is read back."""
 
 
 def same_argument(left: Any, right: Any) -> bool:
