@@ -8,6 +8,7 @@ told so and come back. Only keys of persistent messages are kept over a restart.
 from __future__ import annotations
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Any
 
 from leveret.model.message import Message
 from leveret.model.store import ParameterDefinition, Store
+
+log = logging.getLogger("leveret.queues")
 
 KEY_HEADER, TTL_HEADER = "x-deduplication-header", "x-cache-ttl"
 DEFAULT_SIZE = 10_000
@@ -62,10 +65,16 @@ class Deduplication:
 
     def recover(self, rows: Iterable[tuple[str, str]]) -> None:
         """Keys and values as they were stored."""
-        ordered = sorted((json.loads(value), key) for key, value in rows)
-        for (_, expires_ms), key in ordered:
-            self._seen[key] = expires_ms
+        sound = []
+        for key, value in rows:
             self._kept.add(key)
+            try:
+                sound.append((_times(value), key))
+            except ValueError:
+                log.error("a damaged key %r is left out: %r", key, value)
+                self._forget(key)
+        for (_, expires_ms), key in sorted(sound):
+            self._seen[key] = expires_ms
         self._forget_surplus()
 
     def is_repeated(self, message: Message) -> bool:
@@ -118,6 +127,14 @@ def key_of(message: Message) -> str | None:
         return None
     key = value if isinstance(value, str) else f"{type(value).__name__} {value}"
     return key[:LONGEST_KEY]
+
+
+def _times(value: str) -> tuple[int, int]:
+    """When a stored key was seen and when it ends; a ValueError where rot is in between."""
+    match json.loads(value):
+        case [int(seen_ms), int(expires_ms)]:
+            return seen_ms, expires_ms
+    raise ValueError("not two times")
 
 
 def _nothing() -> None:

@@ -16,7 +16,7 @@ from http_admin.shapes import listing
 from http_admin.views import Row
 from leveret.broker import Broker, User
 from leveret.broker.definitions import OPERATOR_POLICY, global_parameter_rows, parameter_rows
-from leveret.broker.parameters import CLUSTER_NAME, GLOBAL, VHOST_LIMITS
+from leveret.broker.parameters import CLUSTER_NAME, GLOBAL, VHOST_LIMITS, require_not_own
 from leveret.broker.policies import Policy
 
 router = APIRouter(prefix="/api", tags=["parameters"])
@@ -123,6 +123,7 @@ async def put_parameter(
     """Set a parameter. Limits of a vhost and operator policies take effect; others are kept."""
     _check_name(component)
     _check_name(name)
+    require_not_own(component)
     existed = _one(hub, user, component, vhost, name) is not None
     _require_operator(user, component)
     if component == OPERATOR_POLICY:
@@ -161,6 +162,7 @@ async def delete_parameter(
     component: str, vhost: str, name: str, hub: Hub, user: CurrentUser
 ) -> None:
     """Remove a parameter."""
+    require_not_own(component)
     if _one(hub, user, component, vhost, name) is None:
         raise not_found()
     _require_operator(user, component)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 
+from leveret.broker.parameters import CLOCK, GLOBAL, Key
 from leveret.model.clock import Clock
 from leveret.model.store import ParameterDefinition, Recovered, Store
 
-COMPONENT, NAME = "x-clock", "moves"
+KEY = (GLOBAL, CLOCK, "moves")
 SMALLEST_MS = 1_000
 
 
@@ -48,16 +49,20 @@ class ClockMoves:
         self._moves = kept
         if boot and (not same_boot or abs(shift) >= SMALLEST_MS or kept != moves):
             value = json.dumps({"boot": boot, "offset_ms": offset_ms, "moves": kept})
-            store.save(ParameterDefinition("", COMPONENT, NAME, value))
+            store.save(ParameterDefinition(*KEY, value))
 
 
 def _stored(recovered: Recovered) -> tuple[str, int, list[tuple[int, int]]] | None:
     for one in recovered.definitions:
-        if isinstance(one, ParameterDefinition) and one.component == COMPONENT:
+        if isinstance(one, ParameterDefinition) and _key_of(one) == KEY:
             try:
                 value = json.loads(one.value)
                 moves = [(int(last), int(ms)) for last, ms in value["moves"]]
                 return str(value["boot"]), int(value["offset_ms"]), moves
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, OverflowError):
                 return None  # rot: the system clock is believed
     return None
+
+
+def _key_of(definition: ParameterDefinition) -> Key:
+    return definition.vhost, definition.component, definition.name

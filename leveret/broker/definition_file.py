@@ -24,6 +24,7 @@ from leveret.broker.parameters import (
     Key,
     check_depth,
     check_limits,
+    require_not_own,
 )
 from leveret.broker.policies import Policy
 from leveret.broker.users import User, check_hash, check_pattern, hash_password
@@ -235,6 +236,9 @@ def _take_parameter(found: Import, row: _Row) -> None:
         policy = _Row(row.where, 0, value, row.vhost)
         found.policies.append(_policy(policy, name, operator=True))
         return
+    require_not_own(component)
+    if row.vhost == GLOBAL:
+        raise PreconditionFailed("'vhost' is empty")
     if component == VHOST_LIMITS:
         check_limits(value, KNOWN_VHOST_LIMITS)
     check_depth(value)

@@ -1,6 +1,7 @@
 """Runtime parameters: named JSON values, of a vhost and component or of the whole broker.
 
-Limits of virtual hosts are parameters, too, as with RabbitMQ: component `vhost-limits`.
+Limits of virtual hosts are parameters, too, as with RabbitMQ: component `vhost-limits`. Some
+components are the broker's own: they are stored beside the others, and neither shown nor set here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ VHOST_LIMITS, LIMITS_NAME = "vhost-limits", "limits"
 KNOWN_VHOST_LIMITS = ("max-connections", "max-queues")
 KNOWN_USER_LIMITS = ("max-connections", "max-channels")
 DEEPEST = 64
+CLOCK, KEYS = "x-clock", "x-deduplication "
+"""Components of the broker's own: of the clock, and how those of seen keys begin."""
 
 Key = tuple[str, str, str]
 """vhost, component, name; global parameters have neither vhost nor component"""
@@ -42,6 +45,7 @@ class Parameters:
         return self._held.get((vhost, component, name))
 
     def put(self, vhost: str, component: str, name: str, value: Any) -> None:
+        require_not_own(component)
         check_depth(value)
         if component == VHOST_LIMITS:
             check_limits(value, KNOWN_VHOST_LIMITS)
@@ -69,6 +73,12 @@ class Parameters:
     def vhost_limits(self, vhost: str) -> Mapping[str, int]:
         limits = self.get(vhost, VHOST_LIMITS, LIMITS_NAME)
         return limits if isinstance(limits, dict) else {}
+
+
+def require_not_own(component: str) -> None:
+    """What the broker itself keeps among parameters nobody else writes or removes."""
+    if component == CLOCK or component.startswith(KEYS):
+        raise PreconditionFailed(f"component '{component}' is the broker's own")
 
 
 def check_limits(limits: Any, known: tuple[str, ...]) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bindings import Destination, DestinationKind
 from exchange import ExchangeSpec
-from leveret.broker import clock_moves, firehose, governing
+from leveret.broker import firehose, governing
 from leveret.broker.delays import KIND as DELAYS
+from leveret.broker.parameters import CLOCK
 from leveret.model.arguments import load_arguments
 from leveret.model.store import (
     BindingDefinition,
@@ -70,7 +71,7 @@ def _take_up_vhost(broker: Broker, definition: VhostDefinition) -> None:
 
 
 def _take_up_parameter(broker: Broker, definition: ParameterDefinition) -> None:
-    if definition.component == clock_moves.COMPONENT:
+    if definition.component == CLOCK:
         return
     if not broker.stations.recover_key(definition):
         broker.parameters.recover(definition)

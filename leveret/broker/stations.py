@@ -17,6 +17,7 @@ from exchange import DEDUPLICATING, DELAYED, RECENT_HISTORY, Exchange, route
 from exchange.stations import HISTORY_LENGTH
 from leveret.broker.delays import Delays
 from leveret.broker.doorway import Doorway
+from leveret.broker.parameters import KEYS
 from leveret.model.history import Keep
 from leveret.model.message import Message
 from leveret.model.store import ParameterDefinition
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import VirtualHost
 
 DEFAULT_HISTORY = 20
-KEYS_OF_QUEUE, KEYS_OF_EXCHANGE = "x-deduplication queue ", "x-deduplication exchange "
+KEYS_OF_QUEUE, KEYS_OF_EXCHANGE = f"{KEYS}queue ", f"{KEYS}exchange "
 
 
 class _Recent:
@@ -141,7 +142,7 @@ class Stations:
     def recover_key(self, definition: ParameterDefinition) -> bool:
         """Take back a stored key; false when the parameter is none."""
         component = definition.component
-        if not component.startswith((KEYS_OF_QUEUE, KEYS_OF_EXCHANGE)):
+        if not component.startswith(KEYS):
             return False
         rows = self._stored_keys.setdefault((definition.vhost, component), [])
         rows.append((definition.name, definition.value))

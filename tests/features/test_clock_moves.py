@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from leveret.model.clock import ManualClock, SystemClock
+from leveret.model.store import ParameterDefinition
 from tests.features.hub import Hub
 
 HOUR_MS = 3_600_000
@@ -116,3 +117,18 @@ async def test_the_anchor_stays_where_it_is_while_the_clock_is_not_set():
     assert abs(first.anchor().offset_ms - second.anchor().offset_ms) < 1_000
     second.not_before(second.wall_ms() + HOUR_MS)
     assert second.anchor().offset_ms - first.anchor().offset_ms > HOUR_MS - 1_000
+
+
+async def test_only_the_brokers_own_parameter_says_how_the_clock_was_set(tmp_path):
+    """In a data directory that somebody wrote to while that was allowed."""
+    hub = await begin(tmp_path)
+    hub.queue("q", message_ttl=HOUR_MS)
+    hub.publish("", "q", b"kept")
+    hub.broker.store.delete(ParameterDefinition("", "x-clock", "moves"))
+    for vhost, name in (("", "a"), ("/", "moves")):
+        value = '{"boot": "none", "offset_ms": 0, "moves": [[36028797018963968, -10000000000]]}'
+        hub.broker.store.save(ParameterDefinition(vhost, "x-clock", name, value))
+    hub = await again(hub, 0)
+    await read_back(hub)
+    assert await hub.bodies("q") == [b"kept"]
+    await hub.stop()

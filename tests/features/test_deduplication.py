@@ -3,6 +3,7 @@
 import pytest
 
 from leveret.model.errors import PreconditionFailed
+from leveret.model.store import ParameterDefinition
 from tests.features.hub import Hub
 from tests.features.test_over_time import running
 
@@ -88,6 +89,22 @@ async def test_keys_survive_a_restart_with_their_message(tmp_path, where):
         await hub.settle()
         assert await hub.bodies("q") == [b"a", b"b", b"c", b"d", b"again b", b"again t"]
         assert not list(hub.broker.parameters)
+
+
+@pytest.mark.parametrize("value", ["5", '"zz"', "[0]", '["a", 1]', "{", "null"])
+async def test_a_damaged_key_costs_only_itself(tmp_path, where, caplog, value):
+    hub = await Hub.start(tmp_path)
+    on = On(hub, where)
+    on.make()
+    on.publish(b"1", "a")
+    component = "x-deduplication " + ("exchange once" if on.exchange else "queue q")
+    hub.broker.store.save(ParameterDefinition("/", component, "b", value))
+    async with running(await hub.restart()) as hub:
+        on = On(hub, where)
+        on.publish(b"2", "a")
+        on.publish(b"3", "b")
+        assert await hub.bodies("q") == [b"1", b"3"]
+        assert "a damaged key 'b' is left out" in caplog.text
 
 
 async def test_deleted_and_made_again_nothing_is_remembered(tmp_path, where):

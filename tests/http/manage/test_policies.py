@@ -193,6 +193,28 @@ def test_parameter_is_set_shown_and_cleared(api, vhost):
     assert api.refused("DELETE", *where)[0] == 404
 
 
+@pytest.mark.parametrize("component", ["x-clock", "x-deduplication queue q"])
+def test_what_the_broker_keeps_among_parameters_is_for_nobody_else(api, vhost, component):
+    where = ("parameters", component, vhost, "moves")
+    for method in ("PUT", "DELETE"):
+        status, reason = api.refused(method, *where, body={"value": 5})
+        assert (status, reason) == (400, f"component '{component}' is the broker's own")
+    assert api.refused("GET", *where)[0] == 404
+    assert api.get("parameters", component) == []
+
+
+def test_keys_that_have_been_seen_are_not_shown(api, vhost):
+    arguments = {"x-message-deduplication": True}
+    api.put("queues", vhost, "q", body={"durable": True, "arguments": arguments})
+    properties = {"delivery_mode": 2, "headers": {"x-deduplication-header": "k"}}
+    message = {"routing_key": "q", "payload": "", "payload_encoding": "string"}
+    api.post(
+        "exchanges", vhost, "amq.default", "publish", body=message | {"properties": properties}
+    )
+    assert api.get("parameters") == []
+    assert api.get("definitions", vhost)["parameters"] == []
+
+
 def test_limits_and_operator_policies_are_parameters_too(api, vhost):
     api.put("vhost-limits", vhost, "max-queues", body={"value": 4})
     api.put("operator-policies", vhost, "op", body=policy())
