@@ -10,6 +10,7 @@ from bindings.binding import Binding, Destination
 from leveret.model.errors import PreconditionFailed
 from leveret.model.tables import Table
 
+_OCTETS = bytes | bytearray
 _MODES = ("all", "any", "all-with-x", "any-with-x")
 
 
@@ -50,6 +51,8 @@ def same_value(left: Any, right: Any) -> bool:
         return left is right
     if isinstance(left, int | float) and isinstance(right, int | float):
         return isinstance(left, int) == isinstance(right, int) and left == right
+    if isinstance(left, _OCTETS) and isinstance(right, _OCTETS):
+        return left == right  # a text that is not UTF-8 comes as the one, an array as the other
     return type(left) is type(right) and bool(left == right)
 
 
