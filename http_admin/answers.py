@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -37,7 +38,22 @@ def dump_json(content: Any) -> bytes:
         return orjson.dumps(content, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
         # Integers beyond 64 bits and lone surrogates: rare, but no reason to fail a listing.
-        return json.dumps(content, default=_plain).encode()
+        return json.dumps(_sayable(content), allow_nan=False).encode()
+
+
+def _sayable(value: Any) -> Any:
+    """As orjson would have written it: null where a float is no number."""
+    if isinstance(value, dict):
+        return {key: _sayable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Written):
+        return json.loads(value.octets)
+    return _sayable(_plain(value))
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
+from leveret.broker.parameters import check_value
+from leveret.model.errors import PreconditionFailed
 from leveret.model.tables import check_sayable
 
 
@@ -28,8 +30,12 @@ Object = Annotated[dict[str, Any], BeforeValidator(_no_list)]
 
 
 def _sayable(table: dict[str, Any]) -> dict[str, Any]:
-    """As a client could have sent it over AMQP."""
+    """As a client could have sent it over AMQP, with numbers that were meant."""
     check_sayable(table)
+    try:
+        check_value(table)
+    except PreconditionFailed as error:
+        raise ValueError(error.explanation) from None
     return table
 
 

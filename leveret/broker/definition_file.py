@@ -22,8 +22,8 @@ from leveret.broker.parameters import (
     KNOWN_VHOST_LIMITS,
     VHOST_LIMITS,
     Key,
-    check_depth,
     check_limits,
+    check_value,
     require_not_own,
 )
 from leveret.broker.policies import Policy
@@ -241,13 +241,13 @@ def _take_parameter(found: Import, row: _Row) -> None:
         raise PreconditionFailed("'vhost' is empty")
     if component == VHOST_LIMITS:
         check_limits(value, KNOWN_VHOST_LIMITS)
-    check_depth(value)
+    check_value(value)
     found.parameters.append(((row.vhost, component, name), value))
 
 
 def _take_global_parameter(found: Import, row: _Row) -> None:
     if row.name() not in _FOREIGN:
-        check_depth(row.value("value"))
+        check_value(row.value("value"))
         found.parameters.append(((GLOBAL, GLOBAL, row.name()), row.value("value")))
 
 
@@ -270,7 +270,6 @@ def _policy(row: _Row, name: str, operator: bool) -> Policy:
         operator,
     )
     policy.check()
-    check_depth(policy.definition)
     return policy
 
 

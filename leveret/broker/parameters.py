@@ -7,6 +7,7 @@ components are the broker's own: they are stored beside the others, and neither 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ VHOST_LIMITS, LIMITS_NAME = "vhost-limits", "limits"
 KNOWN_VHOST_LIMITS = ("max-connections", "max-queues")
 KNOWN_USER_LIMITS = ("max-connections", "max-channels")
 DEEPEST = 64
+_SMALLEST, _LARGEST = -(1 << 63), (1 << 64) - 1
 CLOCK, KEYS = "x-clock", "x-deduplication "
 """Components of the broker's own: of the clock, and how those of seen keys begin."""
 
@@ -46,7 +48,7 @@ class Parameters:
 
     def put(self, vhost: str, component: str, name: str, value: Any) -> None:
         require_not_own(component)
-        check_depth(value)
+        check_value(value)
         if component == VHOST_LIMITS:
             check_limits(value, KNOWN_VHOST_LIMITS)
         self._held[vhost, component, name] = value
@@ -92,15 +94,25 @@ def check_limits(limits: Any, known: tuple[str, ...]) -> None:
             raise PreconditionFailed(f"limit '{name}' must be a whole number, not {value!r}")
 
 
-def check_depth(value: Any) -> None:
-    """Values are written as JSON again and again, which takes the stack."""
+def check_value(value: Any) -> None:
+    """Refuse what cannot be written as JSON again and again: that takes the stack, too."""
     level = [value]
     for _ in range(DEEPEST):
+        for one in level:
+            _check_number(one)
         nested = [one.values() if isinstance(one, dict) else one for one in level if _holds(one)]
         level = [inner for inside in nested for inner in inside]
         if not level:
             return
-    raise PreconditionFailed(f"a parameter's value is at most {DEEPEST} levels deep")
+    raise PreconditionFailed(f"a value is at most {DEEPEST} levels deep")
+
+
+def _check_number(value: Any) -> None:
+    """Python reads 1e400 as infinity, and whole numbers of any length."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PreconditionFailed(f"{value} is not a number that JSON can say")
+    if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
+        raise PreconditionFailed(f"a number of {value.bit_length()} bits does not fit in 64")
 
 
 def _holds(value: Any) -> bool:

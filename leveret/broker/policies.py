@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from leveret.broker.parameters import check_value
 from leveret.broker.policy_keys import LIMITS, OPERATOR_KEYS, POLICY_KEYS
 from leveret.broker.users import check_pattern, pattern
 from leveret.model.errors import PreconditionFailed
@@ -59,6 +60,7 @@ class Policy:
             wanted, accepts = POLICY_KEYS[key]
             if not accepts(value):
                 raise PreconditionFailed(f"policy setting '{key}' must be {wanted}, not {value!r}")
+        check_value(self.definition)
 
     def _unknown(self, key: str, known: Iterable[str]) -> str:
         import difflib  # for a mistake alone

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import struct
+from urllib.parse import quote
 
+import orjson
 import pytest
+from pamqp.commands import Queue
 
 from leveret.launch import ThreadedBroker, in_process_settings
 from tests.http.manage.client import Api
 from tests.http.manage.sample import FROM_RABBITMQ, of_vhost
+from tests.support import wire
+from tests.support.rawclient import RawClient
 
 
 def test_file_of_rabbitmq_comes_out_as_it_went_in(api, moved):
@@ -89,6 +95,7 @@ def test_partitioned_log_comes_back_as_one(api, vhost):
     assert api.post("definitions", vhost, body=part) == 204
 
 
+JSON = {"content-type": "application/json"}
 ROW = {"name": "q", "durable": True, "auto_delete": False, "arguments": {}}
 LOG = ROW | {"arguments": {"x-queue-type": "stream"}}
 BINDING = {"source": "amq.direct", "destination": "q", "destination_type": "queue"}
@@ -328,3 +335,49 @@ def test_wrong_own_section_is_refused(api, vhost, own, reason):
     status, said = api.refused("POST", "definitions", vhost, body=body)
     assert status == 400 and reason in said
     assert api.get("queues", vhost) == []
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", str(2**70), str(-(2**70))])
+@pytest.mark.parametrize(
+    "where",
+    [
+        ("parameters", "shovel", "{vhost}", "p", '{"value": [{"deep": %s}]}'),
+        ("global-parameters", "p", '{"value": %s}'),
+        ("queues", "{vhost}", "q", '{"arguments": {"foo": %s}}'),
+        (
+            "policies",
+            "{vhost}",
+            "p",
+            '{"pattern": "", "definition": {"ha-mode": "exactly", "ha-params": [%s]}}',
+        ),
+    ],
+    ids=lambda where: where[0],
+)
+def test_numbers_that_json_or_64_bits_cannot_hold_are_refused(api, vhost, where, number):
+    *parts, body = where
+    path = "/api/" + "/".join(quote(part.format(vhost=vhost), safe="") for part in parts)
+    answer = api.http.put(path, content=body % number, headers=JSON)
+    assert answer.status_code == 400, answer.text
+    assert "64" in answer.text or "inf is not a number" in answer.text
+
+
+def test_what_is_exported_can_be_imported_whatever_it_was_made_of(api, vhost, hub, leveret):
+    """Numbers that JSON cannot say came over AMQP, or are from before they were refused."""
+    hub.parameters._held[vhost, "shovel", "big"] = {"value": 2**70}
+    hub.parameters._held[vhost, "shovel", "endless"] = [float("inf")]
+    with RawClient(*leveret.amqp_address) as client:
+        channel = client.handshake(vhost=vhost).channel()
+        for name in ("nan", "inf"):
+            arguments = wire.table(("f", wire.typed("d", struct.pack(">d", float(name)))))
+            client.send_bytes(wire.queue_declare(1, name, flags=2, arguments=arguments))
+            channel.expect(Queue.DeclareOk)
+    answer = api.http.get("/api/definitions")
+    assert b"NaN" not in answer.content and b"Infinity" not in answer.content
+    assert api.http.post("/api/definitions", content=answer.content, headers=JSON).is_success
+    queues = {one["name"]: one["arguments"] for one in api.get("definitions", vhost)["queues"]}
+    assert queues == {"nan": {"f": None}, "inf": {"f": None}}
+    rows = orjson.loads(answer.content)["parameters"]
+    assert {row["name"]: row["value"] for row in rows} == {
+        "big": {"value": 2.0**70},
+        "endless": [None],
+    }
