@@ -180,6 +180,7 @@ class Readers:
         """The group of that name; it is made when it is first named."""
         found = self.groups.get(name)
         if found is None:
+            name = self._group_name(name)
             self._require_room()
             found = self._make_group(name, {})
         return found

@@ -341,3 +341,15 @@ def test_tracking_tells_committed_offsets(api, vhost):
 def test_nobody_speaks_the_stream_protocol(api, vhost):
     for kind in ("connections", "consumers", "publishers"):
         assert api.get("stream", kind) == api.get("stream", kind, vhost) == []
+
+
+@pytest.mark.parametrize("way", ["fetch", "commit", "members"])
+def test_a_groups_name_is_as_long_as_one_over_amqp_may_be(api, vhost, log, way):
+    body = {"offsets": {"0": 0}} if way == "commit" else {}
+    where = ("logs", vhost, log, "groups")
+    for name in ("g" * 256, "g" * 20_000):
+        status, reason = api.refused("POST", *where, name, way, body=body)
+        assert status == 400 and reason.endswith("must be a name of 1 to 255 characters")
+    assert api.get(*where) == []
+    api.post(*where, "g" * 255, way, body=body)
+    assert [one["group"] for one in api.get(*where)] == ["g" * 255]
