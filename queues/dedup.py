@@ -12,6 +12,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from leveret.model.message import Message
@@ -22,6 +24,10 @@ log = logging.getLogger("leveret.queues")
 KEY_HEADER, TTL_HEADER = "x-deduplication-header", "x-cache-ttl"
 DEFAULT_SIZE = 10_000
 LONGEST_KEY = 1_024
+
+_TYPES = (str, int, float, bool, bytes, bytearray, Decimal, datetime, list, dict)
+_TYPED = tuple(f"{kind.__name__} " for kind in _TYPES)
+"""How keys of other types begin; a text that begins so has its type before it, too."""
 
 AfterCommit = Callable[[int, Callable[[], None], Callable[[], None] | None], None]
 
@@ -125,7 +131,8 @@ def key_of(message: Message) -> str | None:
     value = message.headers().get(KEY_HEADER)
     if value is None:
         return None
-    key = value if isinstance(value, str) else f"{type(value).__name__} {value}"
+    is_plain = isinstance(value, str) and not value.startswith(_TYPED)
+    key = value if is_plain else f"{type(value).__name__} {value}"
     return key[:LONGEST_KEY]
 
 

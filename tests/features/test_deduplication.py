@@ -51,9 +51,10 @@ async def test_the_first_of_a_key_wins(hub, where):
 async def test_keys_of_other_types_are_keys_of_their_own(hub, where):
     on = On(hub, where)
     on.make()
-    for value in (1, "1", 2, 1):
+    values = (1, "1", 2, "int 1", "str int 1", "bool True", True, 1.5, "float 1.5")
+    for value in (*values, *values):
         on.publish(repr(value).encode(), value)
-    assert await hub.bodies("q") == [b"1", b"'1'", b"2"]
+    assert await hub.bodies("q") == [repr(value).encode() for value in values]
 
 
 async def test_the_oldest_key_is_forgotten_beyond_the_size(hub, where):
