@@ -381,3 +381,10 @@ def test_what_is_exported_can_be_imported_whatever_it_was_made_of(api, vhost, hu
         "big": {"value": 2.0**70},
         "endless": [None],
     }
+
+
+def test_a_parameter_of_no_vhost_is_refused(api):
+    row = {"vhost": "", "component": "shovel", "name": "p", "value": 1}
+    status, reason = api.refused("POST", "definitions", body={"parameters": [row]})
+    assert (status, reason) == (400, "parameters[0]: 'vhost' is empty")
+    assert api.get("global-parameters") == []
