@@ -204,17 +204,25 @@ class VirtualHost:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
         if isinstance(self.queues.get(name), PartitionedLog):
             raise PreconditionFailed(f"exchange '{name}' belongs to {self._q(name)}: delete that")
-        self._forget_exchange(current)
+        self._forget_exchanges([current])
 
-    def _forget_exchange(self, exchange: Exchange) -> None:
+    def _forget_exchanges(self, going: list[Exchange]) -> None:
+        """And those they leave abandoned, one after the other: a chain of them may be long."""
+        for exchange in going:
+            going += self._take_away(exchange)
+
+    def _take_away(self, exchange: Exchange) -> list[Exchange]:
+        """Which exchanges are abandoned now that it is gone."""
         del self.exchanges[exchange.name]
         self.version += 1
         for binding in list(exchange.bindings):
             self._drop_binding(exchange, binding)
-        self._drop_bindings_to(Destination(DestinationKind.EXCHANGE, exchange.name))
+        destination = Destination(DestinationKind.EXCHANGE, exchange.name)
+        abandoned = self._drop_bindings_to(destination)
         self.on_exchange_gone(exchange)
         if exchange.spec.durable:
             self._store.delete(exchange_row(self.name, exchange.spec))
+        return abandoned
 
     # Queues ------------------------------------------------------------------------------------
 
@@ -303,7 +311,8 @@ class VirtualHost:
         self._owned.get(queue.owner, {}).pop(queue, None)
         self.version += 1
         self.queues_deleted += 1
-        self._drop_bindings_to(Destination(DestinationKind.QUEUE, queue.name))
+        destination = Destination(DestinationKind.QUEUE, queue.name)
+        self._forget_exchanges(self._drop_bindings_to(destination))
         self.on_queue_gone(queue)
         gone = queue.close(deleted=True)
         if queue.spec.durable and not queue.spec.exclusive:
@@ -370,7 +379,10 @@ class VirtualHost:
         _require_named(source, destination)
         binding = Binding.of(source, destination, key, arguments)
         if self.is_bound(binding):
-            self._drop_binding(self.exchanges[source], binding)
+            exchange = self.exchanges[source]
+            self._drop_binding(exchange, binding)
+            if exchange.is_abandoned:
+                self._forget_exchanges([exchange])
 
     def is_bound(self, binding: Binding) -> bool:
         exchange = self.exchanges.get(binding.source)
@@ -394,14 +406,17 @@ class VirtualHost:
         self.on_unbound(binding)
         if durable:
             self._store.delete(binding_row(self.name, binding))
-        if exchange.is_abandoned and exchange.name in self.exchanges:
-            self._forget_exchange(exchange)
 
-    def _drop_bindings_to(self, destination: Destination) -> None:
+    def _drop_bindings_to(self, destination: Destination) -> list[Exchange]:
+        """Which exchanges are abandoned without them."""
+        abandoned = []
         for binding in self.bindings_to(destination):
             source = self.exchanges.get(binding.source)
             if source is not None:
                 self._drop_binding(source, binding)
+                if source.is_abandoned:
+                    abandoned.append(source)
+        return abandoned
 
     def _is_durable(self, binding: Binding) -> bool:
         """Between durable things; the destination may just be going."""
