@@ -30,6 +30,7 @@ from amqp_server.confirms import Confirms
 from amqp_server.consumer import AmqpConsumer
 from amqp_server.declare import Declarations
 from amqp_server.describe import count_channel, describe_channel
+from amqp_server.ending import Ending
 from amqp_server.publishing import careful_plan
 from amqp_server.replies import Replies
 from amqp_server.transaction import Transaction
@@ -377,10 +378,7 @@ class Channel:
         return chosen
 
     def settle_all(self, chosen: dict[int, Unacked], outcome: Outcome) -> None:
-        groups: dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]] = {}
-        for entry, queue, consumer in chosen.values():
-            groups.setdefault((queue, consumer), []).append(entry)
-        for (queue, consumer), entries in groups.items():
+        for (queue, consumer), entries in _by_queue(chosen).items():
             self._settle(queue, entries, consumer, outcome)
 
     def _settle(
@@ -447,21 +445,35 @@ class Channel:
         if self.closed:
             return
         self.closed = True
+        ending = Ending(f"{self.session.name} channel {self.number}")
         for consumer in list(self.consumers.values()):
-            self.forget_consumer(consumer)
-            self.vhost.leave_queue(consumer.queue, consumer)
-        self.replies.end()
+            ending.take(self.forget_consumer, consumer)
+            ending.take(self.vhost.leave_queue, consumer.queue, consumer)
+        ending.take(self.replies.end)
+        for (queue, held_by), entries in _by_queue(self._take_back()).items():
+            ending.take(self._settle, queue, entries, held_by, Outcome.REQUEUE)
+        if self.inbox is not None:
+            self.inbox.clear()
+        ending.take(self.session.putting_off.took_up, self)
+        self.confirms = None
+        del self.declarations, self.replies  # no circle: it is freed now
+
+    def _take_back(self) -> dict[int, Unacked]:
         chosen, self.unacked = self.unacked, {}
         if self.transaction is not None:
             chosen = {**self.transaction.held(), **chosen}
             self.transaction.take_publishes()
             self.transaction = None
-        self.settle_all(chosen, Outcome.REQUEUE)
-        if self.inbox is not None:
-            self.inbox.clear()
-        self.session.putting_off.took_up(self)
-        self.confirms = None
-        del self.declarations, self.replies  # no circle: it is freed now
+        return chosen
+
+
+def _by_queue(
+    chosen: dict[int, Unacked],
+) -> dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]]:
+    groups: dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]] = {}
+    for entry, queue, consumer in chosen.values():
+        groups.setdefault((queue, consumer), []).append(entry)
+    return groups
 
 
 def _nothing() -> None:

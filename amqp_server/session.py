@@ -22,6 +22,7 @@ from amqp_server.codec import (
     encode_method,
 )
 from amqp_server.describe import describe_connection
+from amqp_server.ending import Ending
 from amqp_server.line import OURS, Deaf, Line, Listening
 from amqp_server.login import SMALLEST_FRAME_MAX, agree, begin, enter, mechanisms, server_properties
 from amqp_server.putting_off import TABLE_FACTOR, PuttingOff
@@ -300,7 +301,7 @@ class Session:
         channel = self.channels.pop(number, None)
         if channel is not None:
             if channel in self._confirming:
-                self.flush()
+                Ending(self.name).take(self.flush)
             with channel.acting():
                 channel.close()
             self.broker.counters.channels_closed += 1
@@ -391,10 +392,15 @@ class Session:
         if self._ended:
             return
         self._ended = True
-        self.wire.forget_contents()
+        ending = Ending(self.name)
+        ending.take(self.wire.forget_contents)
         for number in list(self.channels):
-            self._end_channel(number)
-        self.vhost.forget_owned(self)
+            ending.take(self._end_channel, number)
+        for queue in self.vhost.disown(self):
+            ending.take(self.vhost.forget_queue, queue)
+        ending.take(self._leave)
+
+    def _leave(self) -> None:
         if self.broker.connections.pop(self, _MISSING) is not _MISSING:
             self.broker.counters.connections_closed += 1
             self.vhost.counters.received += self.received

@@ -321,11 +321,9 @@ class VirtualHost:
             )
         return gone
 
-    def forget_owned(self, owner: object) -> None:
-        """The owner goes, and its exclusive queues go with it."""
-        for queue in list(self._owned.get(owner, ())):
-            self.forget_queue(queue)
-        self._owned.pop(owner, None)
+    def disown(self, owner: object) -> list[HeldQueue]:
+        """The owner goes; these are the exclusive queues that have to go with it."""
+        return list(self._owned.pop(owner, ()))
 
     def leave_queue(self, queue: HeldQueue, consumer: Consumer) -> None:
         """A consumer goes; an auto-delete queue goes with its last one."""

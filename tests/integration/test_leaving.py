@@ -189,3 +189,42 @@ def test_connections_share_the_names_of_their_attributes(broker, channel):
     for one in (session, session.wire, session.channels[1]):
         assert len(vars(one)) < 30
     assert channel.number == 1
+
+
+def test_what_goes_wrong_at_the_end_of_a_connection_is_told_and_the_rest_is_done(
+    broker, channel, monkeypatch, caplog
+):
+    hub = broker.running.broker
+    vhost = hub.vhosts["/"]
+    channel.declare("work")
+    channel.declare("broken")
+    for _ in range(3):
+        channel.publish("", "work", b"job")
+    channel.wait_ready("work", 3)
+
+    def fail(*args: object, **named: object) -> None:
+        raise RecursionError("as if")
+
+    monkeypatch.setattr(vhost.queues["broken"], "remove_consumer", fail)
+    with RawClient(*broker.amqp_address) as client:
+        own = client.handshake("/").channel()
+        spoilt = own.declare("", exclusive=True).queue
+        other = own.declare("", exclusive=True).queue
+        monkeypatch.setattr(vhost.queues[spoilt], "close", fail)
+        second = client.channel(2)
+        own.consume("broken")
+        own.consume("broken")
+        own.consume("work")
+        own.deliveries(3)
+        second.consume("work")
+    channel.wait_ready("work", 3)
+    deadline = time.monotonic() + 60
+    while broker.call(lambda: len(hub.connections)) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not broker.call(lambda: vhost.queues["work"].consumers)
+    assert spoilt not in vhost.queues
+    assert other not in vhost.queues
+    told = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert len(told) == 2  # of the channel one for two consumers, and one of the connection
+    assert all("unexpected error at the end of" in one for one in told)
