@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -109,8 +109,8 @@ class ClassicQueue:
         return len(self.ready) > self._window // 2 or self.ready_bytes > self._window_bytes // 2
 
     @property
-    def consumers(self) -> Sequence[Consumer]:
-        return list(self._rota)
+    def consumers(self) -> Collection[Consumer]:
+        return self._rota
 
     @property
     def active_consumer(self) -> Consumer | None:
@@ -265,6 +265,7 @@ class ClassicQueue:
             self.burial.retry(self)
         if self._waiting_for_head and (self.ready or not self.backlog):
             self._tell_head_waiters()
+        self._rota.tidy()
         if not self._rota:
             if not self._retire_if_unused():
                 self._expire()
@@ -281,8 +282,7 @@ class ClassicQueue:
             self.paging.read_ahead()
 
     def _hand_out(self, most: int = sys.maxsize) -> bool:
-        """Give consumers what they can take; False while they wait for the right to get it, or
-        for the next turn."""
+        """Give consumers what they can take; False while they wait for a lease or the next turn."""
         self._is_handing_out = True
         try:
             return self._serve_all(most)
@@ -463,8 +463,7 @@ class ClassicQueue:
         return Live(ids, sizes)
 
     def peek(self, offset: int, count: int) -> tuple[list[Entry], array[int]]:
-        """What is held from place `offset` on, unacknowledged first: entries in memory, then the
-        ids of what is on disk only."""
+        """What is held from place `offset` on, unacknowledged first; ids alone where on disk."""
         unacked = sorted(self.unacked.values(), key=by_id)
         entries = list(islice(chain(unacked, self.ready), offset, offset + count))
         if len(entries) == count:
@@ -495,7 +494,7 @@ class ClassicQueue:
     def remove_consumer(self, consumer: Consumer) -> None:
         if consumer is self._exclusive:
             self._exclusive = None
-        if any(consumer is one for one in self._rota):
+        if consumer in self._rota:
             self._rota.remove(consumer)
             self.used()
             self._up.touch(self)

@@ -120,7 +120,8 @@ class HeldQueue(Target, Protocol):
     def unacked_count(self) -> int: ...
 
     @property
-    def consumers(self) -> Sequence[Consumer]: ...
+    def consumers(self) -> Collection[Consumer]:
+        """As they are at any moment: make a list before they may come or go."""
 
     def take(self, actor: int, no_ack: bool) -> Entry | None:
         """The next entry for a polling client."""

@@ -1,4 +1,8 @@
-"""Whose turn it is: round robin among the consumers of the highest priority that have credit."""
+"""Whose turn it is: round robin among the consumers of the highest priority that have credit.
+
+Thousands may leave at once, so who leaves is only noted; it is taken out of the line, and levels of
+priority are put in order, when the line is next looked at.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,12 @@ from queues.port import Consumer
 
 
 class Rota:
+    """`is_tidy`: nobody is in line who has left, and the levels are in order."""
+
     def __init__(self) -> None:
+        self.is_tidy = True
+        self._here: dict[Consumer, None] = {}
+        self._gone: set[Consumer] = set()
         self._levels: dict[int, deque[Consumer]] = {}
         self._order: list[deque[Consumer]] = []
         self._active: Consumer | None = None
@@ -29,30 +38,51 @@ class Rota:
         return self._active or next(iter(self), None)
 
     def __len__(self) -> int:
-        return sum(map(len, self._order))
+        return len(self._here)
+
+    def __contains__(self, consumer: object) -> bool:
+        return consumer in self._here
 
     def __iter__(self) -> Iterator[Consumer]:
+        self.tidy()
         for level in self._order:
             yield from level
 
     def add(self, consumer: Consumer) -> None:
-        self._levels.setdefault(consumer.priority, deque()).append(consumer)
-        self._sort()
+        if consumer in self._gone:
+            self.tidy()
+        self._here[consumer] = None
+        level = self._levels.get(consumer.priority)
+        if level is None:
+            level = self._levels[consumer.priority] = deque()
+            self.is_tidy = False
+        level.append(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        level = self._levels[consumer.priority]
-        level.remove(consumer)
+        del self._here[consumer]
+        self._gone.add(consumer)
+        self.is_tidy = False
         if consumer is self._active:
             self._active = None
-        if not level:
-            del self._levels[consumer.priority]
-        self._sort()
+        if not self._here:
+            self.tidy()
 
-    def _sort(self) -> None:
+    def tidy(self) -> None:
+        """To be called soon after somebody has left: until then it is held here."""
+        if self.is_tidy:
+            return
+        self.is_tidy = True
+        gone, self._gone = self._gone, set()
+        for priority in {consumer.priority for consumer in gone}:
+            left = deque(one for one in self._levels.pop(priority) if one not in gone)
+            if left:
+                self._levels[priority] = left
         self._order = [self._levels[p] for p in sorted(self._levels, reverse=True)]
 
     def takers(self) -> list[tuple[Consumer, int]]:
         """Consumers with credit, in turn, all of one priority; empty when nobody can take."""
+        if not self.is_tidy:
+            self.tidy()
         for level in self._order:
             able = [(consumer, credit) for consumer in level if (credit := consumer.credit()) > 0]
             if able:

@@ -327,7 +327,7 @@ class VirtualHost:
 
     def leave_queue(self, queue: HeldQueue, consumer: Consumer) -> None:
         """A consumer goes; an auto-delete queue goes with its last one."""
-        was_consuming = any(consumer is one for one in queue.consumers)
+        was_consuming = consumer in queue.consumers
         queue.remove_consumer(consumer)
         if was_consuming and queue.spec.auto_delete and not queue.consumers:
             self.forget_queue(queue)

@@ -6,7 +6,7 @@ Event-loop thread only; a crash forgets everything here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from leveret.model.errors import BrokerError, NotImplementedHere
@@ -66,7 +66,7 @@ class LogFront:
         self.readers.remove(consumer)
 
     @property
-    def consumers(self) -> Sequence[Consumer]:
+    def consumers(self) -> Collection[Consumer]:
         return self.readers.consumers
 
     @property

@@ -6,7 +6,7 @@ consumer of a stream is asked here, in its words: a prefetch of its own, and man
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -63,8 +63,8 @@ class Readers:
         return len(self._readings)
 
     @property
-    def consumers(self) -> list[Consumer]:
-        return list(self._readings)
+    def consumers(self) -> Collection[Consumer]:
+        return self._readings.keys()
 
     @property
     def unacked(self) -> int:
@@ -127,7 +127,7 @@ class Readers:
 
     def cancel_all(self) -> None:
         """The log has gone."""
-        for consumer in self.consumers:
+        for consumer in list(self._readings):
             self.remove(consumer)
             consumer.cancelled()
 
