@@ -131,9 +131,7 @@ class LogMember:
 
     @property
     def _reading(self) -> Reading | None:
-        group = self.log.readers.groups.get(self.group)
-        members = group.members if group is not None else []
-        return next((one for one in members if one.consumer is self), None)
+        return self.log.readers.maybe_reading(self)
 
     @property
     def _is_behind(self) -> bool:

@@ -1,10 +1,11 @@
 """Consumer groups: which member reads which partition, and how far the group has come.
 
-Invariants: every partition belongs to exactly one member (to none while there are no members);
-loads differ by at most one; a change moves no more partitions than that needs.  The committed
-offset of a partition is the next one to process: it only rises (a reset apart), never passes a
-record that was not settled, and a partition that changes hands goes on exactly there, so nothing
-is skipped and only what was not yet committed comes again.
+Invariants: once the group has been rebalanced every partition belongs to exactly one member (to
+none while there are no members) and loads differ by at most one; a change moves no more partitions
+than that needs.  Until then a newcomer has nothing, and what a member that left had is nobody's.
+The committed offset of a partition is the next one to process: it only rises (a reset apart), never
+passes a record that was not settled, and a partition that changes hands goes on exactly there, so
+nothing is skipped and only what was not yet committed comes again.
 
 A member holds a partition through a `Lease`.  When the partition moves the lease is revoked, and
 acks that still come for it change nothing.  Offsets are stored by the `save` callable, together
@@ -16,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Generic, TypeVar
 
 from queues.log.errors import LogError
@@ -166,8 +168,13 @@ class Group(Generic[M]):
         self._start = start
         self._save = save
         self._committed = dict(committed or {})
-        self._members: dict[M, None] = {}
+        self._members: dict[M, dict[int, Lease[M]]] = {}
+        """With what they hold, in the order they joined."""
+        self._idle: dict[M, None] = {}
+        """Who holds nothing, in that order: who has held something always keeps something."""
         self._leases: dict[int, Lease[M]] = {}
+        self._is_begun = False
+        self._is_shared_out = True
 
     def __repr__(self) -> str:
         return f"<Group of {len(self._members)} over {self.partitions}, gen {self.generation}>"
@@ -177,18 +184,43 @@ class Group(Generic[M]):
         """In the order they joined."""
         return list(self._members)
 
+    @property
+    def has_members(self) -> bool:
+        return bool(self._members)
+
     def join(self, member: M) -> Rebalance[M]:
-        if member in self._members:
-            return Rebalance(self.generation, (), ())
-        self._members[member] = None
-        return self._rebalance()
+        self.enter(member)
+        return self.rebalance()
 
     def leave(self, member: M) -> Rebalance[M]:
         """The member left or died; free to call for one that is not here."""
-        if member not in self._members:
-            return Rebalance(self.generation, (), ())
-        del self._members[member]
-        return self._rebalance()
+        dropped = self.drop(member)
+        change = self.rebalance()
+        return Rebalance(change.generation, (*dropped, *change.revoked), change.granted)
+
+    def enter(self, member: M) -> None:
+        """Join, and get a share with the next `rebalance`: many may come at once."""
+        if member in self._members:
+            return
+        self.generation += 1
+        self._begin()
+        self._members[member] = {}
+        self._idle[member] = None
+        if len(self._members) <= self.partitions:
+            self._is_shared_out = False
+
+    def drop(self, member: M) -> tuple[Lease[M], ...]:
+        """Leave: what the member held is nobody's until the next `rebalance`."""
+        held = self._members.pop(member, None)
+        if held is None:
+            return ()
+        self.generation += 1
+        self._idle.pop(member, None)
+        for partition, lease in held.items():
+            lease.revoke()
+            del self._leases[partition]
+            self._is_shared_out = False
+        return tuple(held.values())
 
     def commit_positions(self) -> None:
         """Everything delivered so far counts as processed."""
@@ -197,7 +229,7 @@ class Group(Generic[M]):
 
     def leases(self, member: M) -> list[Lease[M]]:
         """The partitions of a member; empty for an idle one."""
-        return [lease for lease in self._leases.values() if lease.member == member]
+        return list(self._members.get(member, {}).values())
 
     def lease(self, partition: int) -> Lease[M] | None:
         return self._leases.get(partition)
@@ -228,13 +260,17 @@ class Group(Generic[M]):
         old.revoke()
         return Rebalance(self.generation, (old,), (self._grant(partition, old.member),))
 
-    def _rebalance(self) -> Rebalance[M]:
-        self.generation += 1
-        wanted = assign(self.partitions, self.members, self.assignment())
-        moved = [p for p, lease in self._leases.items() if wanted.get(p) != lease.member]
+    def rebalance(self) -> Rebalance[M]:
+        """Share out what is free, and what newcomers lack; only what has changed is told."""
+        if self._is_shared_out:
+            return Rebalance(self.generation, (), ())
+        self._is_shared_out = True
+        wanted = assign(self.partitions, self._sharers(), self.assignment())
+        moved = [p for p, lease in self._leases.items() if wanted[p] != lease.member]
         revoked = tuple(self._leases.pop(partition) for partition in moved)
         for lease in revoked:
             lease.revoke()
+            del self._members[lease.member][lease.partition]
         granted = tuple(
             self._grant(partition, member)
             for partition, member in sorted(wanted.items(), key=lambda item: item[0])
@@ -242,11 +278,28 @@ class Group(Generic[M]):
         )
         return Rebalance(self.generation, revoked, granted)
 
+    def _sharers(self) -> list[M]:
+        """Who is to have something: with more members than partitions, those who have come first.
+
+        There may be thousands, so the others are not even looked at.
+        """
+        if len(self._members) <= self.partitions:
+            return self.members
+        holders = list(dict.fromkeys(lease.member for lease in self._leases.values()))
+        return [*holders, *islice(self._idle, self.partitions - len(holders))]
+
+    def _begin(self) -> None:
+        """Where the group has never been, its first member says where it starts."""
+        if self._is_begun:
+            return
+        for partition in range(self.partitions):
+            if partition not in self._committed:
+                self.commit(partition, self._start(partition))
+        self._is_begun = True
+
     def _grant(self, partition: int, member: M) -> Lease[M]:
-        position = self._committed.get(partition)
-        if position is None:
-            position = self._start(partition)
-            self.commit(partition, position)
-        lease = Lease(self, partition, member, position)
+        lease = Lease(self, partition, member, self._committed[partition])
         self._leases[partition] = lease
+        self._members[member][partition] = lease
+        self._idle.pop(member, None)
         return lease

@@ -8,13 +8,13 @@ goes on at what was saved: records after it may come again, none is skipped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from leveret.model.errors import PreconditionFailed
 from queues.log import CommitMode, Group, OffsetSpec, parse_offset_spec, resolve_offset
-from queues.log.groups import Rebalance
+from queues.log.groups import Lease, Rebalance
 from queues.stream.cursor import Cursor, Readable
 from queues.stream.reading import Reading
 from queues.stream.records import LogEntry
@@ -86,19 +86,24 @@ class LogGroup:
         return CommitPlan(self._group.mode, self._interval_ms)
 
     def join(self, member: Reading, start: OffsetSpec, plan: CommitPlan) -> None:
-        """`start` counts where the group has never been; all members commit the same way."""
-        if self.members and plan != self.plan:
+        """`start` counts where the group has never been; all members commit the same way.
+
+        It gets its share at the end of the turn.
+        """
+        if self._group.has_members and plan != self.plan:
             raise PreconditionFailed(
                 f"invalid arg 'x-commit': the members of group '{self.name}' commit by {self.plan}"
             )
         self._group.mode, self._interval_ms = plan.mode, plan.interval_ms
         self._start = start
-        self._apply(self._group.join(member))
+        self._group.enter(member)
+        self._flush()
+        self._wake()
         self._tick()
 
     def _tick(self) -> None:
         """Commits at intervals go on as long as there are members."""
-        if self._timer is None and self._interval_ms and self.members:
+        if self._timer is None and self._interval_ms and self._group.has_members:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._interval_ms / 1000, self._commit_positions)
 
@@ -119,13 +124,24 @@ class LogGroup:
         self.logs, self._group = (), cast(Group[Reading], None)
 
     def leave(self, member: Reading) -> None:
-        self._apply(self._group.leave(member))
+        """It gets nothing more; what it had is shared out at the end of the turn."""
+        self._stop_reading(self._group.drop(member))
+        self._wake()
 
-    def _apply(self, change: Rebalance[Reading]) -> None:
-        for lease in change.revoked:
+    def share_out(self) -> None:
+        """After members have come and gone, however many; free to call when none has."""
+        change = self._group.rebalance()
+        if change.revoked or change.granted:
+            self._apply(change)
+
+    def _stop_reading(self, leases: Iterable[Lease[Reading]]) -> None:
+        for lease in leases:
             lease.member.stop_reading(self._cursors.pop(lease.partition))
             reached = self._reached.get(lease.partition, 0)
             self._reached[lease.partition] = max(reached, lease.position)
+
+    def _apply(self, change: Rebalance[Reading]) -> None:
+        self._stop_reading(change.revoked)
         for lease in change.granted:
             partition = lease.partition
             again = self._reached.get(partition, 0)

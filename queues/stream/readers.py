@@ -23,7 +23,7 @@ from queues.stream.groups import (
     LogGroup,
     SaveOffset,
 )
-from queues.stream.reading import Defer, Reading
+from queues.stream.reading import Defer, Placed, Reading
 from queues.stream.records import LogEntry
 
 GROUP_ARGUMENT = "x-group"
@@ -56,6 +56,9 @@ class Readers:
         self._logs = logs
         self._around = around
         self._readings: dict[Consumer, Reading] = {}
+        self._placed: Placed = {}
+        self._changed: dict[LogGroup, None] = {}
+        """Groups whose partitions are to be shared out anew at the end of the turn."""
         self._alone = 0
         self.groups: dict[str, LogGroup] = {}
 
@@ -65,6 +68,11 @@ class Readers:
     @property
     def consumers(self) -> Collection[Consumer]:
         return self._readings.keys()
+
+    def maybe_reading(self, consumer: Consumer) -> Reading | None:
+        """Where it reads now."""
+        self.share_out()
+        return self._readings.get(consumer)
 
     @property
     def unacked(self) -> int:
@@ -95,7 +103,7 @@ class Readers:
         self, consumer: Consumer, start: OffsetSpec, wanted: RecordFilter | None
     ) -> None:
         self._require_room()
-        reading = Reading(self._queue, consumer, self._around.defer)
+        reading = Reading(self._queue, consumer, self._around.defer, self._placed)
         for log in self._logs:
             position = resolve_offset(start, log, self._around.now_ms())
             reading.read(Cursor(log, position, self._wake, filter=wanted))
@@ -112,8 +120,9 @@ class Readers:
     def _add_member(self, consumer: Consumer, start: OffsetSpec, name: str) -> None:
         plan = self._plan(consumer.arguments)
         group = self.group(name)
-        member = Reading(self._queue, consumer, self._around.defer, group)
+        member = Reading(self._queue, consumer, self._around.defer, self._placed, group)
         group.join(member, start, plan)
+        self._changed[group] = None
         self._readings[consumer] = member
 
     def remove(self, consumer: Consumer) -> None:
@@ -121,6 +130,7 @@ class Readers:
         if reading is not None:
             if reading.group is not None:
                 reading.group.leave(reading)
+                self._changed[reading.group] = None
             else:
                 self._alone -= 1
             reading.close()
@@ -133,6 +143,7 @@ class Readers:
 
     def close(self) -> None:
         """The broker stops: places stay as they are saved."""
+        self._changed.clear()
         for reading in self._readings.values():
             reading.close()
         for group in self.groups.values():
@@ -145,8 +156,16 @@ class Readers:
     # Working -----------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        for reading in list(self._readings.values()):
+        if self._changed:
+            self.share_out()
+        for reading in list(self._placed):
             reading.serve()
+
+    def share_out(self) -> None:
+        """Members have come and gone: each group is shared out once for all of them."""
+        changed, self._changed = self._changed, {}
+        for group in changed:
+            group.share_out()
 
     def settle(self, entries: Sequence[Entry], outcome: Outcome) -> int:
         """How many of them were still held by somebody here."""
@@ -196,6 +215,7 @@ class Readers:
     def forget_group(self, name: str) -> None:
         group = self.groups.pop(name, None)
         if group is not None:
+            self._changed.pop(group, None)
             group.let_go()
         for log in self._logs:
             self._around.forget_offset(log.id, name)

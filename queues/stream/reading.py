@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Defer = Callable[[Callable[[], None]], None]
 """Call when everything joined to the store's batch so far is on disk."""
+Placed = dict["Reading", None]
+"""Who has a place to read at. Members of a group that have none cost nothing when it is served."""
 
 
 class Reading:
@@ -24,6 +26,7 @@ class Reading:
         queue: TappedQueue,
         consumer: Consumer,
         defer: Defer,
+        placed: Placed,
         group: LogGroup | None = None,
     ) -> None:
         self.consumer = consumer
@@ -35,6 +38,7 @@ class Reading:
         self.is_closed = False
         self._queue = queue
         self._defer = defer
+        self._placed = placed
         self._held_back = 0
 
     def __repr__(self) -> str:
@@ -48,6 +52,7 @@ class Reading:
     def read(self, cursor: Cursor) -> None:
         """This place is read, too."""
         cursor.reading = self
+        self._placed[self] = None
         self.cursors.append(cursor)
         self.awake[cursor] = None
 
@@ -56,6 +61,8 @@ class Reading:
         self.awake.pop(cursor, None)
         if cursor in self.cursors:
             self.cursors.remove(cursor)
+        if not self.cursors:
+            self._placed.pop(self, None)
 
     def serve(self) -> None:
         """Hand out what there is, as far as credit goes."""
@@ -104,3 +111,4 @@ class Reading:
             cursor.close()
         self.cursors.clear()
         self.awake.clear()
+        self._placed.pop(self, None)

@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 
+from queues.log.groups import assign
 from tests.log.conftest import Reader, declare, numbered, publish, wait_for
 
 FIRST = {"x_stream_offset": "first"}
@@ -49,6 +50,29 @@ def test_each_partition_has_one_member_and_extra_members_wait(orders, home, chan
     wait_for(lambda: len(idle.records) == 10, *[m for m in members if m is not gone])
     assert {partition for partition, _ in idle.places} == lost
     assert [offset for _, offset in idle.places] == list(range(10, 20))
+
+
+def test_a_crowd_of_members_that_dies_at_once_is_shared_out_once(
+    orders, home, channel, readers, monkeypatch
+):
+    crowd = readers(orders, x_group="G", acks=False, **FIRST)
+    for _ in range(60):
+        crowd.channel.basic_consume(orders, crowd._on_record, arguments={"x-group": "G"})
+    heir = readers(orders, x_group="G")
+    publish(channel, orders, numbered(30))
+    crowd.read(30)
+    assert not heir.records
+    looked_at = []
+
+    def counted(partitions, members, current):
+        looked_at.append(len(members))
+        return assign(partitions, members, current)
+
+    monkeypatch.setattr("queues.log.groups.assign", counted)
+    crowd.die()
+    assert sorted(heir.read(30).places) == all_places(10)
+    assert looked_at == [1]
+    assert shares(home) == [[0, 1, 2]]
 
 
 def test_groups_do_not_know_of_each_other(orders, channel, readers):

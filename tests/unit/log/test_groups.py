@@ -85,6 +85,58 @@ def test_a_rebalance_names_what_moved():
     assert g.assignment() == {}
 
 
+@given(st.integers(1, 6), st.lists(st.integers(-20, 20), max_size=40))
+def test_shares_are_what_a_look_at_all_members_gives(partitions, changes):
+    """Though those beyond the partitions are not looked at."""
+    g, _ = group(partitions)
+    members: list[str] = []
+    wanted: dict[int, str] = {}
+    for number, change in enumerate(changes):
+        if change >= 0:
+            members.append(f"m{number}")
+            g.join(members[-1])
+        elif members:
+            g.leave(members.pop(change % len(members)))
+        wanted = assign(partitions, members, wanted)
+        assert g.assignment() == wanted
+        assert {m: [x.partition for x in g.leases(m)] for m in members} == {
+            m: [p for p, owner in g.assignment().items() if owner == m] for m in members
+        }
+
+
+def test_many_who_come_and_go_at_once_are_shared_out_once(monkeypatch):
+    looked_at = []
+
+    def counted(partitions, members, current):
+        looked_at.append(len(members))
+        return assign(partitions, members, current)
+
+    monkeypatch.setattr("queues.log.groups.assign", counted)
+    g, _ = group(3)
+    names = [f"m{number}" for number in range(1_000)]
+    for name in names:
+        g.enter(name)
+    g.rebalance()
+    assert looked_at == [3]
+    for name in names[:990]:
+        g.drop(name)
+    change = g.rebalance()
+    assert looked_at == [3, 3]
+    assert [lease.member for lease in change.granted] == names[990:993]
+    g.join("late")
+    g.leave(names[-1])
+    assert looked_at == [3, 3]
+
+
+def test_the_first_member_says_where_a_group_starts_before_anything_is_shared_out():
+    starts = iter([7, 8])
+    g, saved = group(2, start=lambda partition: next(starts))
+    g.enter("a")
+    g.enter("b")
+    assert saved == [(0, 7), (1, 8)]
+    assert [lease.position for lease in g.rebalance().granted] == [7, 8]
+
+
 # Offsets.
 
 
@@ -261,6 +313,23 @@ class GroupMachine(RuleBasedStateMachine):
     def leave(self, which: int) -> None:
         members = self.group.members
         self.forget(self.group.leave(members[which % len(members)]).revoked)
+
+    @rule(changes=st.lists(st.integers(-20, 20), min_size=1, max_size=12))
+    def come_and_go_at_once(self, changes: list[int]) -> None:
+        """Below zero one leaves; nothing is shared out in between."""
+        for change in changes:
+            members = self.group.members
+            if change >= 0:
+                self.names += 1
+                self.group.enter(f"m{self.names}")
+            elif members:
+                leaver = members[change % len(members)]
+                held = self.group.leases(leaver)
+                assert list(self.group.drop(leaver)) == held
+                assert not any(lease.is_active for lease in held)
+                assert leaver not in self.group.assignment().values()
+                self.forget(held)
+        self.forget(self.group.rebalance().revoked)
 
     def forget(self, revoked) -> None:
         for lease in revoked:
