@@ -2,12 +2,12 @@
 
 An exchange that interests nobody passes the message to its alternate exchange. A queue named by
 several bindings, keys or paths is named once. At a station the walk ends for now; it is named, and
-walked on from there later.
+walked on from there later: never to an exchange where the message has been before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bindings import Binding, DestinationKind, PartitionMatcher
@@ -30,18 +30,24 @@ def route(
     start: Exchange,
     keys: Sequence[str],
     headers: Table,
-    passed: Collection[Exchange] = (),
+    visited: set[str] | None = None,
 ) -> Route:
-    """`passed` are stations the message has been through already."""
+    """`visited`: the names of exchanges that are behind the message; what is found joins them.
+
+    If `start` is among them it is a station that the message goes on from.
+    """
     found: dict[str, None] = {}
     stations: list[Exchange] = []
     reusable = True
-    visited = {start.name}
+    visited = set() if visited is None else visited
+    goes_on = start.name in visited
+    visited.add(start.name)
     waiting = [start]
     while waiting:
         exchange = waiting.pop()
         reusable = reusable and _is_reusable(exchange, keys, headers)
-        if exchange.spec.kind in STATIONS and exchange not in passed and exchange.stops(headers):
+        is_passed = goes_on and exchange is start
+        if exchange.spec.kind in STATIONS and not is_passed and exchange.stops(headers):
             stations.append(exchange)
             continue
         interested = False

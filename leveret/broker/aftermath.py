@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from leveret.broker.doorway import Doorway
+from leveret.broker.doorway import ends
 from queues import ClassicQueue, Target
 
 
@@ -25,8 +25,6 @@ class Aftermath:
         """Message `old` has just gone to these queues as `new`."""
         if old > self.upto:
             return
-        for target in targets:
-            if isinstance(target, Doorway):
-                self.mark(old, new, target.behind)
-            elif isinstance(target, ClassicQueue) and target.paging is not None:
+        for target in ends(targets):
+            if isinstance(target, ClassicQueue) and target.paging is not None:
                 target.paging.comes_again(new)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Container, Sequence
 from typing import TYPE_CHECKING
 
 from leveret.broker.aftermath import Aftermath
-from leveret.broker.doorway import Doorway
+from leveret.broker.doorway import Doorway, doors, ends
 from leveret.broker.epitaphs import Death, Epitaphs, dead_message, deaths_of, engraved
 from leveret.broker.judging import open_copies
 from leveret.model.errors import BrokerError
@@ -62,7 +62,7 @@ class DeadLetters:
             if found is None:
                 continue
             dead, plan = found
-            if any(_is_full(to, dead) for to in plan.queues):
+            if any(_is_full(to, dead) for to in ends(plan.queues)):
                 refused.add(message.id)
                 continue
             dead.time_ms = now_ms
@@ -138,8 +138,6 @@ class DeadLetters:
 
 def _is_full(queue: Target, message: Message) -> bool:
     """Whether it would be lost there: an overflow that dead-letters on passes it on instead."""
-    if isinstance(queue, Doorway):
-        return any(_is_full(behind, message) for behind in queue.behind)
     return (
         isinstance(queue, ClassicQueue)
         and queue.options.overflow is not Overflow.REJECT_PUBLISH_DLX
@@ -169,14 +167,13 @@ def _this(queue: ClassicQueue, reason: DeathReason) -> Death:
 
 def _without_cycles(queues: list[Target], deaths: list[Death]) -> list[Target]:
     """`deaths` are all it has died, the newest first."""
-    kept: list[Target] = []
-    for queue in queues:
-        if isinstance(queue, Doorway):
-            queue.behind = _without_cycles(queue.behind, deaths)
-            kept.append(queue)
-        elif not _is_cycle(queue.name, deaths):
-            kept.append(queue)
-    return kept
+    for door in doors(queues):
+        door.behind = _without(door.behind, deaths)
+    return _without(queues, deaths)
+
+
+def _without(targets: list[Target], deaths: list[Death]) -> list[Target]:
+    return [one for one in targets if isinstance(one, Doorway) or not _is_cycle(one.name, deaths)]
 
 
 def _is_cycle(target: str, deaths: list[Death]) -> bool:

@@ -214,7 +214,7 @@ class DelayQueue:
         message.time_ms = broker.clock.wall_ms()
         headers = message.headers()
         keys = [stored.routing_key, *open_copies(headers), *self._blind_keys(stored.id)]
-        queues = self._vhost.beyond(keys, headers, (exchange,))
+        queues = self._vhost.beyond(exchange, keys, headers)
         message.keep = max((queue.keep for queue in queues), default=Keep.NOTHING)
         exchange.published_out += len(queues)
         if not queues:

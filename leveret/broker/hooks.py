@@ -36,4 +36,4 @@ def listen(broker: Broker, vhost: VirtualHost) -> None:
     vhost.on_exchange_gone = exchange_gone
     vhost.on_bound = bound
     vhost.on_unbound = lambda binding: broker.events.binding(vhost, binding, "deleted")
-    vhost.doorway = lambda *way: broker.stations.doorway(vhost, *way)
+    vhost.doorway = lambda station, keys: broker.stations.doorway(vhost, station, keys)

@@ -8,8 +8,9 @@ memory only, per exchange not more than a queue keeps there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bindings import Binding, DestinationKind
@@ -21,7 +22,6 @@ from leveret.broker.parameters import KEYS
 from leveret.model.history import Keep
 from leveret.model.message import Message
 from leveret.model.store import ParameterDefinition
-from leveret.model.tables import Table
 from queues import Enqueued, Target
 from queues.dedup import Deduplication, KeyKeeper
 
@@ -55,6 +55,21 @@ class _Recent:
 
 
 @dataclass(slots=True)
+class _Passing:
+    """A message at a doorway, which it has reached through the one `before`."""
+
+    doorway: Doorway
+    before: _Passing | None = None
+    taken: Enqueued = Enqueued.TAKEN
+    is_repeated: bool = False
+
+    def hear(self, answer: Enqueued) -> None:
+        """What became of it behind: the worst counts."""
+        if answer is not Enqueued.TAKEN and self.taken is not Enqueued.REJECTED:
+            self.taken = answer
+
+
+@dataclass(slots=True)
 class Stations:
     """The stations of all vhosts, by exchange; each is made when a message first gets there."""
 
@@ -68,55 +83,52 @@ class Stations:
     def of(broker: Broker) -> Stations:
         return Stations(broker, Delays(broker), {}, {}, {})
 
-    def doorway(
-        self, vhost: VirtualHost, keys: list[str], headers: Table, passed: tuple[Exchange, ...]
-    ) -> Target:
-        """Stands in a plan for what lies behind the last of these."""
-        exchange = passed[-1]
-        if exchange.spec.kind == DELAYED:
-            return self._schedule(vhost, exchange, keys)
-        behind = vhost.beyond(keys, headers, passed)
-        take = self._taker(vhost, exchange)
-        doorway = Doorway(exchange, behind, lambda message: take(doorway, message))
-        return doorway
-
-    def _schedule(self, vhost: VirtualHost, exchange: Exchange, keys: list[str]) -> Target:
+    def doorway(self, vhost: VirtualHost, exchange: Exchange, keys: list[str]) -> Target:
+        """Stands in a plan for what lies behind this exchange; the plan puts it there."""
+        if exchange.spec.kind != DELAYED:
+            return Doorway(exchange, [], partial(self._go_through, vhost), keeps=False)
         queue = self.delays.of(vhost, exchange)
         if len(keys) == 1:
             return queue
-        return Doorway(exchange, [queue], lambda message: queue.schedule(message, keys))
+        return Doorway(exchange, [queue], lambda _, one: queue.schedule(one, keys), keeps=True)
 
-    def _taker(
-        self, vhost: VirtualHost, exchange: Exchange
-    ) -> Callable[[Doorway, Message], Enqueued]:
-        if exchange.spec.kind == DEDUPLICATING:
-            return lambda doorway, message: self._once(vhost, exchange, doorway, message)
-        return lambda doorway, message: self._remember(vhost, exchange, doorway, message)
+    def _go_through(self, vhost: VirtualHost, first: Doorway, message: Message) -> Enqueued:
+        """Through a doorway and those behind it; each then hears what became of the message."""
+        passed = [_Passing(first)]
+        for passing in passed:  # which grows meanwhile
+            if not self._lets_pass(vhost, passing, message):
+                continue
+            for target in passing.doorway.behind:
+                if not vhost.is_there(target):
+                    continue  # gone between a transaction's publish and its commit
+                if isinstance(target, Doorway) and not target.keeps:
+                    passed.append(_Passing(target, passing))
+                else:
+                    passing.hear(target.enqueue(message))
+                    self.broker.turn.touch(target)
+        for passing in reversed(passed):
+            self._has_passed(vhost, passing, message)
+        return passed[0].taken
 
-    def _hand_on(self, vhost: VirtualHost, behind: Sequence[Target], message: Message) -> Enqueued:
-        taken = Enqueued.TAKEN
-        for queue in behind:
-            if not vhost.is_there(queue):
-                continue  # gone between a transaction's publish and its commit
-            answer = queue.enqueue(message)
-            if answer is not Enqueued.TAKEN and taken is not Enqueued.REJECTED:
-                taken = answer
-            self.broker.turn.touch(queue)
-        return taken
+    def _lets_pass(self, vhost: VirtualHost, passing: _Passing, message: Message) -> bool:
+        exchange = passing.doorway.exchange
+        if exchange.spec.kind != DEDUPLICATING:
+            self._remember(exchange, message)
+        elif self._deduplication(vhost, exchange).is_repeated(message):
+            passing.is_repeated, passing.taken = True, Enqueued.WAITING
+            return False
+        return True
+
+    def _has_passed(self, vhost: VirtualHost, passing: _Passing, message: Message) -> None:
+        exchange, taken = passing.doorway.exchange, passing.taken
+        is_new = exchange.spec.kind == DEDUPLICATING and not passing.is_repeated
+        if is_new and taken is not Enqueued.REJECTED:
+            self._deduplication(vhost, exchange).remember(message)
+            self.broker.turn.schedule()
+        if passing.before is not None:
+            passing.before.hear(taken)
 
     # Deduplication -----------------------------------------------------------------------------
-
-    def _once(
-        self, vhost: VirtualHost, exchange: Exchange, doorway: Doorway, message: Message
-    ) -> Enqueued:
-        seen = self._deduplication(vhost, exchange)
-        if seen.is_repeated(message):
-            return Enqueued.WAITING
-        taken = self._hand_on(vhost, doorway.behind, message)
-        if taken is not Enqueued.REJECTED:
-            seen.remember(message)
-            self.broker.turn.schedule()
-        return taken
 
     def _deduplication(self, vhost: VirtualHost, exchange: Exchange) -> Deduplication:
         seen = self._deduplications.get(exchange)
@@ -150,16 +162,13 @@ class Stations:
 
     # Recent history ----------------------------------------------------------------------------
 
-    def _remember(
-        self, vhost: VirtualHost, exchange: Exchange, doorway: Doorway, message: Message
-    ) -> Enqueued:
+    def _remember(self, exchange: Exchange, message: Message) -> None:
         held = self._histories.get(exchange)
         if held is None:
             length = int(exchange.spec.arguments.get(HISTORY_LENGTH, DEFAULT_HISTORY))
             held = _Recent(length, self.broker.settings.queue_window_bytes)
             self._histories[exchange] = held
         held.add(message)
-        return self._hand_on(vhost, doorway.behind, message)
 
     def bound(self, vhost: VirtualHost, exchange: Exchange, binding: Binding) -> None:
         """A new binding of `x-recent-history`: whoever came late gets what went before."""
@@ -176,7 +185,9 @@ class Stations:
             again.id, again.origin = next(self.broker.store.ids), message.origin
             again.time_ms = self.broker.clock.wall_ms()
             again.keep = max((queue.keep for queue in queues), default=Keep.NOTHING)
-            self._hand_on(vhost, queues, again)
+            for queue in queues:
+                queue.enqueue(again)
+                self.broker.turn.touch(queue)
         self.broker.turn.schedule()
 
     @property

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from bindings import Binding, Destination, DestinationKind
 from exchange import Exchange, ExchangeSpec, Route, explain_route, route
-from leveret.broker.doorway import once
+from leveret.broker.doorway import Doorway
 from leveret.broker.log_keeper import partition_names
 from leveret.broker.names import (
     check_length,
@@ -63,7 +63,6 @@ TRACE_EXCHANGE, EVENT_EXCHANGE = "amq.rabbitmq.trace", "amq.rabbitmq.event"
 NO_LIMIT = -1
 REPLY_PREFIX = DIRECT_REPLY_TO + "."
 
-Passed = tuple[Exchange, ...]
 MakeQueue = Callable[["VirtualHost", QueueSpec, QueueDefinition], HeldQueue]
 
 
@@ -106,7 +105,7 @@ class VirtualHost:
         self.on_bound: Callable[[Exchange, Binding], None] = lambda exchange, binding: None
         self.on_unbound: Callable[[Binding], None] = lambda binding: None
         self.tracing = False
-        self.doorway: Callable[[list[str], Table, Passed], Target] | None = None
+        self.doorway: Callable[[Exchange, list[str]], Target] | None = None
         self.options: dict[str, Any] = {}
         self.born_ms = 0
         """What history has of this name from before was another's, which is deleted."""
@@ -434,8 +433,9 @@ class VirtualHost:
         """Which queues a message for this address reaches now."""
         exchange = self.exchange(address.exchange)
         keys = [address.routing_key, *extra_keys]
-        found = self._route(exchange, keys, headers)
-        queues = self._reached(found, keys, headers, ())
+        visited: set[str] = set()
+        found = self._route(exchange, keys, headers, visited)
+        queues = self._reached(found, keys, headers, visited)
         if not exchange.name and address.routing_key.startswith(REPLY_PREFIX):
             reply = self.reply_queues.get(address.routing_key)
             found_queues: list[Target] = [reply] if reply else []
@@ -447,19 +447,32 @@ class VirtualHost:
         )
 
     def _reached(
-        self, found: Route, keys: list[str], headers: Table, passed: Passed
+        self, found: Route, keys: list[str], headers: Table, visited: set[str]
     ) -> list[Target]:
+        """The queues, and a doorway for each station; behind it what nothing before it leads to."""
+        named = set(found.queues)
         queues: list[Target] = [self.queues[name] for name in found.queues if name in self.queues]
-        if not found.stations or self.doorway is None:
+        if self.doorway is None:
             return queues
-        for station in found.stations:
-            queues.append(self.doorway(keys, headers, (*passed, station)))
-        return once(queues)
+        ahead = [(station, queues) for station in reversed(found.stations)]
+        while ahead:
+            station, before = ahead.pop()
+            door = self.doorway(station, keys)
+            before.append(door)
+            if not isinstance(door, Doorway) or door.keeps:
+                continue
+            found = route(self.exchanges, station, keys, headers, visited)
+            new = [name for name in found.queues if name not in named and name in self.queues]
+            named.update(new)
+            door.behind += [self.queues[name] for name in new]
+            ahead += [(one, door.behind) for one in reversed(found.stations)]
+        return queues
 
-    def beyond(self, keys: list[str], headers: Table, passed: Passed) -> list[Target]:
-        """What lies behind the last of the stations a message has passed."""
-        found = route(self.exchanges, passed[-1], keys, headers, passed)
-        return self._reached(found, keys, headers, passed)
+    def beyond(self, station: Exchange, keys: list[str], headers: Table) -> list[Target]:
+        """What lies behind a station, for a message that was kept there."""
+        visited = {station.name}
+        found = route(self.exchanges, station, keys, headers, visited)
+        return self._reached(found, keys, headers, visited)
 
     def still_there(self, plan: Plan) -> Plan:
         """An older plan without the queues that have gone since."""
@@ -472,10 +485,12 @@ class VirtualHost:
             return self.exchanges.get(station.name) is station
         return self.queues.get(queue.name) is queue or queue.name in self.reply_queues
 
-    def _route(self, exchange: Exchange, keys: list[str], headers: Table) -> Route:
+    def _route(
+        self, exchange: Exchange, keys: list[str], headers: Table, visited: set[str]
+    ) -> Route:
         if not exchange.name:
             return Route(tuple(dict.fromkeys(keys)), reusable=True)
-        return route(self.exchanges, exchange, keys, headers)
+        return route(self.exchanges, exchange, keys, headers, visited)
 
     def explain(self, exchange_name: str, key: str, headers: Table) -> list[Binding]:
         """The bindings a message would pass through (none for the default exchange)."""
