@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from amqp_server import consuming, modes
@@ -53,11 +52,11 @@ from queues.counters import QueueCounters
 if TYPE_CHECKING:
     from amqp_server.session import Session
 
+Inbox = deque[Callable[[], None]]
 Unacked = tuple[Entry, HeldQueue, AmqpConsumer | None]
 
 QUEUES_PER_EFFORT = 8
 """A message to so many takes about as long again as reading it does."""
-_NEEDS_CARE = attrgetter("scan.needs_care")
 
 
 class Channel:
@@ -78,7 +77,7 @@ class Channel:
         self.confirms: Confirms | None = None
         self.transaction: Transaction | None = None
         self.replies = Replies(self)
-        self.inbox: deque[Callable[[], None]] | None = None
+        self.inbox: Inbox | None = None
         self.put_off = 0
         self.late: list[bytes] | None = None
         self.published = self.acknowledged = self.returned = self.dropped = 0
@@ -110,12 +109,19 @@ class Channel:
             and plan.version == self.vhost.version
             and plan.rights == self.broker.users.revision
             and self.transaction is None
-            and not any(map(_NEEDS_CARE, messages))
         ):
             self._route_run(plan, messages)
         else:
-            for message in messages:
-                self._publish_one(publish, message)
+            self._publish_each(publish, messages)
+
+    def _publish_each(self, publish: Publish, messages: list[Message]) -> None:
+        """The way they all go may have become one that each has to find for itself."""
+        for index, message in enumerate(messages, 1):
+            self._publish_one(publish, message)
+            if publish.plan is None and index < len(messages):
+                self.inbox = deque([partial(self.on_publish, publish, messages[index:])])
+                self.broker.turn.wait_in_line(self._next_portion)
+                return
 
     def _route_run(self, plan: Plan, messages: list[Message]) -> None:
         self.published += len(messages)
@@ -152,11 +158,16 @@ class Channel:
                 publish.effort = 1 + len(plan.queues) // QUEUES_PER_EFFORT
                 self.session.wire.known.leads_to(plan.version, len(plan.queues))
             else:
-                publish.plan = None
+                publish.plan, publish.effort = None, 0
+            if not self._has_time():
+                self.session.wire.enough()
         if self.transaction is not None:
             self.transaction.publish(publish, plan, message)
         else:
             self.route(publish.mandatory, plan, message)
+
+    def _has_time(self) -> bool:
+        return self.broker.turn.has_time(self.broker.clock.monotonic())
 
     def route(self, mandatory: bool, plan: Plan, message: Message) -> None:
         """Hand a message to its queues; return what was unroutable, confirm what was taken."""
@@ -243,20 +254,27 @@ class Channel:
 
     def go_on(self, then: Callable[[], None]) -> None:
         inbox, self.inbox = self.inbox, None
-        if self.closed:
-            return
-        self.session.run(self.number, then)
-        for _ in range(METHODS_AT_ONCE):
-            if not inbox or self.is_held:
+        if not self.closed:
+            self.session.run(self.number, then)
+            self._work_off(inbox, at_least=0)
+
+    def _next_portion(self) -> None:
+        """It is this channel's turn: whatever time there is, it gets on."""
+        inbox, self.inbox = self.inbox, None
+        if not self.closed:
+            self._work_off(inbox, at_least=1)
+
+    def _work_off(self, inbox: Inbox | None, at_least: int) -> None:
+        for count in range(METHODS_AT_ONCE):
+            if not inbox or self.is_held or (count >= at_least and not self._has_time()):
                 break
             self.session.run(self.number, inbox.popleft())
         if inbox:
             if not self.is_held:  # enough for this turn
                 self.inbox = deque()
-                self.broker.turn.later(lambda: self.go_on(_nothing))
+                self.broker.turn.wait_in_line(self._next_portion)
             assert self.inbox is not None
-            inbox.extend(self.inbox)
-            self.inbox = inbox
+            self.inbox.extend(inbox)
             return
         if self.inbox is None:
             self.session.putting_off.took_up(self)
@@ -474,10 +492,6 @@ def _by_queue(
     for entry, queue, consumer in chosen.values():
         groups.setdefault((queue, consumer), []).append(entry)
     return groups
-
-
-def _nothing() -> None:
-    """There is only what had been put off."""
 
 
 _HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {

@@ -103,7 +103,8 @@ class WireSink(Protocol):
     def on_method(self, channel: int, method: Method, table: bytes) -> None: ...
 
     def on_publish(self, channel: int, publish: Publish, messages: list[Message]) -> None:
-        """A run of messages with the same address and flags, one after the other."""
+        """A run of messages with the same address and flags, one after the other; one that needs
+        care comes alone."""
 
     def on_ack(self, channel: int, tags: list[int], multiple: bool) -> None:
         """A run of acknowledgements; of several tags each is acknowledged alone."""
@@ -186,6 +187,10 @@ class Wire:
         except _Enough:
             self._rest = data[self._after :]
             self.has_more = True
+
+    def enough(self) -> None:
+        """What was handed over took its time: the rest is for the next `receive`."""
+        self._left = 0
 
     def set_aside(self, data: bytes) -> None:
         """It has come, and is looked at with the next `receive`."""
@@ -302,13 +307,17 @@ class Wire:
             ):
                 break
             try:
-                messages.append(Message(address, channel, data[start:stop], size, body_size))
+                message = Message(address, channel, data[start:stop], size, body_size)
             except ProtocolError:
                 if messages:
                     break  # those before it go first
                 raise
+            needs_care = message.scan.needs_care
+            if needs_care and messages:
+                break
+            messages.append(message)
             after = stop
-            if len(messages) > most or not data.startswith(method, stop):
+            if needs_care or len(messages) > most or not data.startswith(method, stop):
                 break
             start = stop + len(method)
         return messages, after

@@ -16,6 +16,7 @@ from amqp_server.wire import (
     Wire,
 )
 from leveret.model.errors import BrokerError, ProtocolError, ReplyCode
+from leveret.model.properties import encode_properties
 from tests.unit.amqp.recorder import Recorder, method_frame, open_wire, publish_frames
 
 CASES = {
@@ -196,6 +197,32 @@ def test_messages_that_take_long_are_handed_over_in_small_portions():
     while wire.has_more:
         wire.receive(b"")
     assert len(sink.calls) == 100 and max(sink.runs) <= 5
+
+
+def test_a_message_that_needs_care_comes_alone():
+    wire, sink = open_wire()
+    plain = publish_frames(1, "x", "k", body=b"b")
+    careful = publish_frames(1, "x", "k", encode_properties({"expiration": "1"}), b"b")
+    wire.receive(plain)
+    wire.receive(plain * 3 + careful * 2 + plain * 2)
+    assert sink.runs == [1, 3, 1, 1, 2]
+
+
+def test_what_follows_a_message_that_took_long_waits(monkeypatch):
+    wire, sink = open_wire()
+    publish = publish_frames(1, "x", "k", encode_properties({"expiration": "1"}), b"b")
+    hand_over = sink.on_publish
+
+    def take_long(*run):
+        hand_over(*run)
+        wire.enough()
+
+    monkeypatch.setattr(sink, "on_publish", take_long)
+    wire.receive(publish * 3)
+    assert len(sink.calls) == 1 and wire.has_more
+    wire.receive(b"")
+    wire.receive(b"")
+    assert len(sink.calls) == 3 and not wire.has_more
 
 
 def test_a_message_in_frames_of_an_octet_is_taken_in_portions():
