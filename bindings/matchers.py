@@ -15,12 +15,15 @@ class Matcher(Protocol):
 
     `depends_on_key_alone` promises that equal routing keys give equal answers until the bindings
     change, so that the answer may be kept. `ignores_key`: all keys of a message give the same one.
-    `steps`: how much a match may have to look at, where that depends on how keys are bound.
+    `steps`: how much a match may have to look at, where that depends on what is bound;
+    `most_steps`: how much it should, and `slow_by` what makes it more.
     """
 
     depends_on_key_alone: bool
     ignores_key: bool
     steps: int
+    most_steps: int
+    slow_by: str
 
     def add(self, binding: Binding) -> None: ...
 
@@ -31,12 +34,19 @@ class Matcher(Protocol):
     def explain(self, routing_key: str, headers: Table) -> list[Binding]: ...
 
 
-class DirectMatcher:
+class Quick:
+    """A match takes no longer the more is bound, but for what it finds."""
+
+    steps = 0
+    most_steps = 0
+    slow_by = ""
+
+
+class DirectMatcher(Quick):
     """Exact key."""
 
     depends_on_key_alone = True
     ignores_key = False
-    steps = 0
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[Binding, None]] = {}
@@ -57,12 +67,11 @@ class DirectMatcher:
         return list(self._by_key.get(routing_key, ()))
 
 
-class FanoutMatcher:
+class FanoutMatcher(Quick):
     """Everybody."""
 
     depends_on_key_alone = True
     ignores_key = True
-    steps = 0
 
     def __init__(self) -> None:
         self._bindings: dict[Binding, None] = {}

@@ -12,6 +12,7 @@ from bisect import insort
 from collections.abc import Iterable
 
 from bindings.binding import Binding, Destination
+from bindings.matchers import Quick
 from leveret.model.partitioning import Partitioner
 from leveret.model.tables import Table
 
@@ -19,10 +20,9 @@ ORDER_ARGUMENT = "x-stream-partition-order"
 PARTITION_HEADER = "x-partition"
 
 
-class PartitionMatcher:
+class PartitionMatcher(Quick):
     depends_on_key_alone = False
     ignores_key = False
-    steps = 0
 
     def __init__(self) -> None:
         self._bindings: list[Binding] = []

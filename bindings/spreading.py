@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Any
 
 from bindings.binding import Binding, Destination
+from bindings.matchers import Quick
 from leveret.model.errors import PreconditionFailed
 from leveret.model.message import Headers
 from leveret.model.properties import decode_properties
@@ -24,12 +25,11 @@ HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
 _PROPERTIES = ("correlation_id", "message_id", "timestamp")
 
 
-class _OneOfThem:
+class _OneOfThem(Quick):
     """Bindings in a fixed order; `explain` names the chosen one."""
 
     depends_on_key_alone = True
     ignores_key = False
-    steps = 0
 
     def __init__(self) -> None:
         self._bindings: list[Binding] = []

@@ -68,6 +68,8 @@ class TopicMatcher:
 
     depends_on_key_alone = True
     ignores_key = False
+    most_steps = MOST_STEPS
+    slow_by = "binding keys with wildcards in too many different places"
 
     def __init__(self) -> None:
         self._root = _Node(_Shape(0, 1))

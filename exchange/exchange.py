@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bindings import (
-    MOST_STEPS,
     Binding,
     ConsistentHashMatcher,
     DirectMatcher,
@@ -121,11 +120,11 @@ class Exchange:
 
     def require_quick(self, before: int = 0) -> None:
         """Refuse bindings that make a match take too long, unless it took as long before."""
-        if self.matcher.steps > max(before, MOST_STEPS):
+        matcher = self.matcher
+        if matcher.steps > max(before, matcher.most_steps):
             raise PreconditionFailed(
-                f"exchange '{self.name}' has binding keys with wildcards in too many different "
-                f"places: matching one routing key could take {self.matcher.steps} steps, and "
-                f"{MOST_STEPS} are the most"
+                f"exchange '{self.name}' has {matcher.slow_by}: matching one message could take "
+                f"{matcher.steps} steps, and {matcher.most_steps} are the most"
             )
 
     def unbind(self, binding: Binding) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from bindings import MOST_STEPS, Binding, DestinationKind, TopicMatcher
+from bindings import Binding, DestinationKind
 from exchange import Exchange
 from leveret.broker.definition_file import Import
 from leveret.broker.import_names import Names, Place
@@ -43,7 +43,7 @@ def check(broker: Broker, plan: Import) -> None:
 
 
 def _check_bindings(broker: Broker, plan: Import, names: Names) -> None:
-    topics: dict[Place, Exchange] = {}
+    slow: dict[Place, Exchange] = {}
     for vhost, one in plan.bindings:
         is_queue = one.destination.kind is DestinationKind.QUEUE
         if (vhost, one.destination.name) not in (names.queues if is_queue else names.exchanges):
@@ -53,11 +53,11 @@ def _check_bindings(broker: Broker, plan: Import, names: Names) -> None:
         if source is None:
             raise PreconditionFailed(f"no exchange '{one.source}' in vhost '{vhost}' to bind")
         made = Binding.of(one.source, one.destination, one.routing_key, one.arguments)
-        bound = topics.get((vhost, one.source)) or Exchange(source)
+        bound = slow.get((vhost, one.source)) or Exchange(source)
         bound.bind(made, is_stored=True)  # refuses what means nothing there
-        if isinstance(bound.matcher, TopicMatcher):
-            topics[vhost, one.source] = bound
-    for (vhost, name), bound in topics.items():
+        if bound.matcher.most_steps:
+            slow[vhost, one.source] = bound
+    for (vhost, name), bound in slow.items():
         held = broker.vhosts[vhost].exchanges.get(name) if vhost in broker.vhosts else None
         _require_quick(bound, held)
 
@@ -65,7 +65,7 @@ def _check_bindings(broker: Broker, plan: Import, names: Names) -> None:
 def _require_quick(new: Exchange, held: Exchange | None) -> None:
     """Judge what is to be bound together with what is; one by one may take no less than both."""
     before = held.matcher.steps if held is not None else 0
-    if held is not None and new.matcher.steps + before > MOST_STEPS:
+    if held is not None and new.matcher.steps + before > new.matcher.most_steps:
         for binding in held.bindings:
             new.bind(binding, is_stored=True)
     new.require_quick(before)

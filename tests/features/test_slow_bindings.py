@@ -1,4 +1,4 @@
-"""Topic bindings that would make a match slow: refused however they come, kept if they were stored.
+"""Bindings that would make a match slow: refused however they come, kept if they were stored.
 
 What counts is in tests/unit/routing/test_topic.py.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pamqp.commands import Queue
 
-from bindings import Destination, DestinationKind
+from bindings import Destination, DestinationKind, HeadersMatcher, TopicMatcher
 from leveret.broker import Broker, definition_file, importing
 from leveret.launch import RunningBroker, ThreadedBroker, in_process_settings
 from leveret.model.errors import PreconditionFailed
@@ -26,8 +26,8 @@ REFUSED = "wildcards in too many different places"
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("exchange.exchange", "leveret.broker.importing"):
-        monkeypatch.setattr(f"{module}.MOST_STEPS", 20)
+    monkeypatch.setattr(TopicMatcher, "most_steps", 20)
+    monkeypatch.setattr(HeadersMatcher, "most_steps", 20)
 
 
 def declared(hub: Broker) -> Broker:
@@ -50,6 +50,17 @@ def test_over_amqp_it_is_406_and_nothing_is_bound(few: None) -> None:
         channel.refused(bind, 406)
         assert running.running is not None
         assert bound(running.running.broker) == SLOW[:2]
+
+
+def test_so_it_is_for_fields_of_headers(few: None) -> None:
+    with ThreadedBroker(in_process_settings()) as running, RawClient(*running.amqp_address) as raw:
+        channel = raw.handshake().channel()
+        channel.declare("q")
+        fields: dict[str, Any] = {f"f{number}": number for number in range(9)}
+        channel.bind("q", "amq.headers", "1", fields)
+        channel.bind("q", "amq.headers", "2", fields)
+        more = Queue.Bind(queue="q", exchange="amq.headers", routing_key="3", arguments=fields)
+        channel.refused(more, 406)
 
 
 async def test_what_was_stored_is_bound_after_a_restart(
