@@ -19,6 +19,7 @@ from exchange.stations import HISTORY_LENGTH
 from leveret.broker.delays import Delays
 from leveret.broker.doorway import Doorway
 from leveret.broker.parameters import KEYS
+from leveret.broker.upkeep import MESSAGE_OVERHEAD
 from leveret.model.history import Keep
 from leveret.model.message import Message
 from leveret.model.store import ParameterDefinition
@@ -47,11 +48,15 @@ class _Recent:
 
     def add(self, message: Message) -> None:
         self._held.append(message)
-        self.octets += len(message.frames)
+        self.octets += _weight(message)
         while len(self._held) > self._length or (
             self.octets > self._most_octets and len(self._held) > 1
         ):
-            self.octets -= len(self._held.popleft().frames)
+            self.octets -= _weight(self._held.popleft())
+
+
+def _weight(message: Message) -> int:
+    return len(message.frames) + MESSAGE_OVERHEAD
 
 
 @dataclass(slots=True)
