@@ -6,7 +6,7 @@ which they were bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -72,7 +72,7 @@ class HeadersMatcher:
     slow_by = "bindings with too many fields"
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps = self.looked = 0
         self._numbers: dict[Binding, int] = {}
         self._held: dict[int, tuple[Binding, _Rule]] = {}
         self._index = HeaderIndex()
@@ -91,10 +91,11 @@ class HeadersMatcher:
         self._index.remove(number)
         self.steps -= 1 + len(rule.fields)
 
-    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
+    def match(self, routing_key: str, headers: Table) -> Collection[Destination]:
         return [binding.destination for binding in self.explain(routing_key, headers)]
 
     def explain(self, routing_key: str, headers: Table) -> list[Binding]:
         held = self._held
         candidates = [held[number] for number in sorted(self._index.find(headers))]
+        self.looked = len(candidates)
         return [binding for binding, rule in candidates if rule.holds(headers)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Protocol
 
 from bindings.binding import Binding, Destination
@@ -16,20 +16,22 @@ class Matcher(Protocol):
     `depends_on_key_alone` promises that equal routing keys give equal answers until the bindings
     change, so that the answer may be kept. `ignores_key`: all keys of a message give the same one.
     `steps`: how much a match may have to look at, where that depends on what is bound;
-    `most_steps`: how much it should, and `slow_by` what makes it more.
+    `most_steps`: how much it should, and `slow_by` what makes it more; `looked`: how much the last
+    match has looked at beside what it found.
     """
 
     depends_on_key_alone: bool
     ignores_key: bool
     steps: int
     most_steps: int
+    looked: int
     slow_by: str
 
     def add(self, binding: Binding) -> None: ...
 
     def remove(self, binding: Binding) -> None: ...
 
-    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]: ...
+    def match(self, routing_key: str, headers: Table) -> Collection[Destination]: ...
 
     def explain(self, routing_key: str, headers: Table) -> list[Binding]: ...
 
@@ -39,6 +41,7 @@ class Quick:
 
     steps = 0
     most_steps = 0
+    looked = 0
     slow_by = ""
 
 
@@ -60,7 +63,7 @@ class DirectMatcher(Quick):
         if not held:
             del self._by_key[binding.routing_key]
 
-    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
+    def match(self, routing_key: str, headers: Table) -> Collection[Destination]:
         return [binding.destination for binding in self._by_key.get(routing_key, ())]
 
     def explain(self, routing_key: str, headers: Table) -> list[Binding]:
@@ -87,7 +90,7 @@ class FanoutMatcher(Quick):
         if not self._destinations[binding.destination]:
             del self._destinations[binding.destination]
 
-    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
+    def match(self, routing_key: str, headers: Table) -> Collection[Destination]:
         return self._destinations
 
     def explain(self, routing_key: str, headers: Table) -> list[Binding]:

@@ -9,7 +9,7 @@ key partitions take turns. Partitions are ordered by their binding argument
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from bindings.binding import Binding, Destination
 from bindings.matchers import Quick
@@ -47,7 +47,7 @@ class PartitionMatcher(Quick):
         """Whether equal keys without the header give this answer again."""
         return bool(routing_key) and PARTITION_HEADER not in headers
 
-    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
+    def match(self, routing_key: str, headers: Table) -> Collection[Destination]:
         return [binding.destination for binding in self.explain(routing_key, headers)]
 
     def explain(self, routing_key: str, headers: Table) -> list[Binding]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -21,6 +21,7 @@ from leveret.model.message import Headers
 from leveret.model.properties import decode_properties
 from leveret.model.tables import Table
 
+MOST_DRAWS = 10_000  # some ten milliseconds
 HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
 _PROPERTIES = ("correlation_id", "message_id", "timestamp")
 
@@ -40,7 +41,7 @@ class _OneOfThem(Quick):
     def remove(self, binding: Binding) -> None:
         del self._bindings[bisect_left(self._bindings, _identity(binding), key=_identity)]
 
-    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
+    def match(self, routing_key: str, headers: Table) -> Collection[Destination]:
         return [binding.destination for binding in self.explain(routing_key, headers)]
 
     def explain(self, routing_key: str, headers: Table) -> list[Binding]:
@@ -48,6 +49,9 @@ class _OneOfThem(Quick):
 
 
 class ConsistentHashMatcher(_OneOfThem):
+    most_steps = MOST_DRAWS
+    slow_by = "too many bindings"
+
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         super().__init__()
         self._header = arguments.get(HASH_HEADER)
@@ -60,7 +64,9 @@ class ConsistentHashMatcher(_OneOfThem):
             )
         self.depends_on_key_alone = self._header is None and self._property is None
         self.ignores_key = not self.depends_on_key_alone
-        self._weights: dict[Binding, tuple[int, bytes]] = {}
+        self.steps = self.looked = 0
+        self._draws: list[_Draw] | None = None
+        """None: to be made again, once for however many bindings came or went."""
 
     def add(self, binding: Binding) -> None:
         key = binding.routing_key
@@ -69,18 +75,24 @@ class ConsistentHashMatcher(_OneOfThem):
                 f"the binding key must be a whole number greater than 0, not '{key}'"
             )
         super().add(binding)
-        self._weights[binding] = (int(key), _identity(binding).encode())
+        self._changed()
 
     def remove(self, binding: Binding) -> None:
         super().remove(binding)
-        del self._weights[binding]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._draws = None
+        self.steps = len(self._bindings)
 
     def explain(self, routing_key: str, headers: Table) -> list[Binding]:
-        if not self._weights:
+        if not self._bindings:
             return []
         chosen = self._chosen(routing_key, headers).encode()
-        weights = self._weights
-        return [max(self._bindings, key=lambda one: _draw(chosen, *weights[one]))]
+        if self._draws is None:
+            self._draws = [_Draw(int(one.routing_key), one) for one in self._bindings]
+        self.looked = len(self._draws)
+        return [max(self._draws, key=lambda one: one.drawn(chosen)).binding]
 
     def _chosen(self, routing_key: str, headers: Table) -> str:
         if self._header is not None:
@@ -116,6 +128,16 @@ def _number(data: bytes) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
-def _draw(chosen: bytes, weight: int, identity: bytes) -> float:
-    drawn = (_number(identity + b"\0" + chosen) + 0.5) / 2**64
-    return -weight / math.log(min(drawn, 1 - 1e-16))
+class _Draw:
+    """What a binding draws with."""
+
+    __slots__ = ("_seed", "_weight", "binding")
+
+    def __init__(self, weight: int, binding: Binding) -> None:
+        self._weight = weight
+        self._seed = _identity(binding).encode() + b"\0"
+        self.binding = binding
+
+    def drawn(self, chosen: bytes) -> float:
+        drawn = (_number(self._seed + chosen) + 0.5) / 2**64
+        return -self._weight / math.log(min(drawn, 1 - 1e-16))

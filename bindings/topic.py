@@ -10,7 +10,7 @@ the shapes of the binding keys, so that an exchange can refuse what would make m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from bindings.binding import Binding, Destination
 from leveret.model.errors import PreconditionFailed
@@ -73,7 +73,7 @@ class TopicMatcher:
 
     def __init__(self) -> None:
         self._root = _Node(_Shape(0, 1))
-        self.steps = 0
+        self.steps = self.looked = 0
 
     def add(self, binding: Binding) -> None:
         words = split_words(binding.routing_key)
@@ -111,7 +111,7 @@ class TopicMatcher:
         if not shape.nodes:
             del parent.shape.shapes[word if word in ("*", "#") else ""]
 
-    def match(self, routing_key: str, headers: Table) -> Iterable[Destination]:
+    def match(self, routing_key: str, headers: Table) -> Collection[Destination]:
         return [
             binding.destination for node in self._nodes(routing_key) for binding in node.bindings
         ]
@@ -125,7 +125,9 @@ class TopicMatcher:
         found: list[_Node] = []
         stack = [(self._root, 0)]
         behind: list[tuple[_Node, int]] = []
+        looked = 0
         while stack:
+            looked += 1
             node, index = stack.pop()
             if index == last and node.bindings:
                 found.append(node)
@@ -146,17 +148,19 @@ class TopicMatcher:
                 behind.append((child, index))
         if behind:
             found += [node for node, _ in behind if node.bindings]
-            _follow([one for one in behind if one[0].children], words, found)
+            looked += _follow([one for one in behind if one[0].children], words, found)
+        self.looked = looked
         return found
 
 
-def _follow(behind: list[tuple[_Node, int]], words: list[str], found: list[_Node]) -> None:
-    """Go on below a `#`, from a word on or from any later one.
+def _follow(behind: list[tuple[_Node, int]], words: list[str], found: list[_Node]) -> int:
+    """Go on below a `#`, from a word on or from any later one; how much was looked at.
 
     Bit n of `places` says that word n may be the next, bit `len(words)` that the key may be over.
     """
     if not behind:
-        return
+        return 0
+    looked = len(words)
     over = 1 << len(words)
     beyond = over << 1
     at = _places(words)
@@ -164,7 +168,9 @@ def _follow(behind: list[tuple[_Node, int]], words: list[str], found: list[_Node
     while stack:
         node, places = stack.pop()
         children = node.children
-        for word in children if len(children) < 4 else _some(children, places, words):
+        nexts = children if len(children) < 4 else _some(children, places, words)
+        looked += 1 + len(nexts)
+        for word in nexts:
             reached = (places & at.get(word, 0)) << 1
             if reached:
                 child = children[word]
@@ -178,6 +184,7 @@ def _follow(behind: list[tuple[_Node, int]], words: list[str], found: list[_Node
                 found.append(wild)
             if wild.children:
                 stack.append((wild, beyond - (places & -places)))
+    return looked
 
 
 def _places(words: list[str]) -> dict[str, int]:
@@ -190,7 +197,7 @@ def _places(words: list[str]) -> dict[str, int]:
     return at
 
 
-def _some(children: dict[str, _Node], places: int, words: list[str]) -> Iterable[str]:
+def _some(children: dict[str, _Node], places: int, words: list[str]) -> Collection[str]:
     """Those of very many children that can be next: no more are looked at than there are words."""
     if len(children) <= places.bit_count():
         return children

@@ -1,7 +1,7 @@
 """Exchanges: one class, kinds by matcher, and the walk from an exchange to queue names."""
 
 from exchange.exchange import SUPER_STREAM, Exchange, ExchangeSpec, known_kinds
-from exchange.routing import Route, explain_route, route
+from exchange.routing import Route, TooManySteps, Walk, explain_route, route
 from exchange.stations import DEDUPLICATING, DELAYED, RECENT_HISTORY
 
 __all__ = [
@@ -12,6 +12,8 @@ __all__ = [
     "Exchange",
     "ExchangeSpec",
     "Route",
+    "TooManySteps",
+    "Walk",
     "explain_route",
     "known_kinds",
     "route",

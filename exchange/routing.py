@@ -8,12 +8,37 @@ walked on from there later: never to an exchange where the message has been befo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bindings import Binding, DestinationKind, PartitionMatcher
 from exchange.exchange import Exchange
 from exchange.stations import STATIONS
+from leveret.model.errors import PreconditionFailed
 from leveret.model.tables import Table
+
+MOST_STEPS_OF_COPIES = 40_000
+"""A step is a microsecond at most: for this long nobody else has their turn."""
+_STEPS_EACH = 3  # to ask an exchange about a key, whatever it has to look at
+
+
+class TooManySteps(PreconditionFailed):
+    """To follow all keys of a message would take too long. One key is always followed."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """The exchanges a message has been to, by name, and how many steps that took."""
+
+    visited: set[str] = field(default_factory=set)
+    steps: int = 0
+
+    def took(self, steps: int, keys: Sequence[str]) -> None:
+        self.steps += steps
+        if self.steps > MOST_STEPS_OF_COPIES and len(keys) > 1:
+            raise TooManySteps(
+                f"to route a message by {len(keys)} keys takes more than "
+                f"{MOST_STEPS_OF_COPIES} steps here: it has too many in CC and BCC"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +55,17 @@ def route(
     start: Exchange,
     keys: Sequence[str],
     headers: Table,
-    visited: set[str] | None = None,
+    walk: Walk | None = None,
 ) -> Route:
-    """`visited`: the names of exchanges that are behind the message; what is found joins them.
+    """`walk`: what is behind the message already; what is found joins it.
 
-    If `start` is among them it is a station that the message goes on from.
+    If the message has been at `start`, it is a station that it goes on from.
     """
     found: dict[str, None] = {}
     stations: list[Exchange] = []
     reusable = True
-    visited = set() if visited is None else visited
+    walk = Walk() if walk is None else walk
+    visited = walk.visited
     goes_on = start.name in visited
     visited.add(start.name)
     waiting = [start]
@@ -52,7 +78,9 @@ def route(
             continue
         interested = False
         for key in keys[:1] if exchange.matcher.ignores_key else keys:
-            for destination in exchange.matcher.match(key, headers):
+            destinations = exchange.matcher.match(key, headers)
+            walk.took(_STEPS_EACH + exchange.matcher.looked + len(destinations), keys)
+            for destination in destinations:
                 interested = True
                 if destination.kind is DestinationKind.QUEUE:
                     found[destination.name] = None

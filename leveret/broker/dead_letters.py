@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Sequence
 from typing import TYPE_CHECKING
 
+from exchange import TooManySteps
 from leveret.broker.aftermath import Aftermath
 from leveret.broker.doorway import Doorway, doors, ends
 from leveret.broker.epitaphs import Death, Epitaphs, dead_message, deaths_of, engraved
@@ -132,6 +133,8 @@ class DeadLetters:
         extra, rights = open_copies(headers), self._broker.users.revision
         try:
             return vhost.plan(dead.address, extra, headers, rights)
+        except TooManySteps:  # it is not lost for its copies
+            return vhost.plan(dead.address, [], headers, rights)
         except BrokerError:
             return None
 

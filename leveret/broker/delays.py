@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from exchange import Exchange
+from exchange import Exchange, TooManySteps
 from exchange.stations import DELAY_HEADER, delay_of
 from leveret.broker.judging import open_copies
 from leveret.model.history import EventKind, Keep
@@ -34,7 +34,8 @@ from leveret.model.store import (
     StoredMessage,
     StoreError,
 )
-from queues import Enqueued
+from leveret.model.tables import Table
+from queues import Enqueued, Target
 from queues.counters import QueueCounters
 from queues.journal import write_content
 
@@ -214,7 +215,7 @@ class DelayQueue:
         message.time_ms = broker.clock.wall_ms()
         headers = message.headers()
         keys = [stored.routing_key, *open_copies(headers), *self._blind_keys(stored.id)]
-        queues = self._vhost.beyond(exchange, keys, headers)
+        queues = self._beyond(keys, headers)
         message.keep = max((queue.keep for queue in queues), default=Keep.NOTHING)
         exchange.published_out += len(queues)
         if not queues:
@@ -224,6 +225,12 @@ class DelayQueue:
             broker.turn.touch(queue)
         broker.dead_letters.aftermath.mark(stored.id, message.id, queues)
         return message.id
+
+    def _beyond(self, keys: list[str], headers: Table) -> list[Target]:
+        try:
+            return self._vhost.beyond(self.exchange, keys, headers)
+        except TooManySteps:  # it is not lost for its copies
+            return self._vhost.beyond(self.exchange, keys[:1], headers)
 
     def _detail(self, due: int, message_id: int) -> str:
         blind = self._blind.get(message_id)

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from bindings import Binding, Destination, DestinationKind
-from exchange import Exchange, ExchangeSpec, Route, explain_route, route
+from exchange import Exchange, ExchangeSpec, Route, Walk, explain_route, route
 from leveret.broker.doorway import Doorway
 from leveret.broker.log_keeper import partition_names
 from leveret.broker.names import (
@@ -432,10 +432,10 @@ class VirtualHost:
     def plan(self, address: Address, extra_keys: list[str], headers: Table, rights: int) -> Plan:
         """Which queues a message for this address reaches now."""
         exchange = self.exchange(address.exchange)
-        keys = [address.routing_key, *extra_keys]
-        visited: set[str] = set()
-        found = self._route(exchange, keys, headers, visited)
-        queues = self._reached(found, keys, headers, visited)
+        keys = list(dict.fromkeys((address.routing_key, *extra_keys)))
+        walk = Walk()
+        found = self._route(exchange, keys, headers, walk)
+        queues = self._reached(found, keys, headers, walk)
         if not exchange.name and address.routing_key.startswith(REPLY_PREFIX):
             reply = self.reply_queues.get(address.routing_key)
             found_queues: list[Target] = [reply] if reply else []
@@ -446,9 +446,7 @@ class VirtualHost:
             self.version, exchange, queues, reusable, rights, keep, reusable and bool(queues)
         )
 
-    def _reached(
-        self, found: Route, keys: list[str], headers: Table, visited: set[str]
-    ) -> list[Target]:
+    def _reached(self, found: Route, keys: list[str], headers: Table, walk: Walk) -> list[Target]:
         """The queues, and a doorway for each station; behind it what nothing before it leads to."""
         named = set(found.queues)
         queues: list[Target] = [self.queues[name] for name in found.queues if name in self.queues]
@@ -461,7 +459,7 @@ class VirtualHost:
             before.append(door)
             if not isinstance(door, Doorway) or door.keeps:
                 continue
-            found = route(self.exchanges, station, keys, headers, visited)
+            found = route(self.exchanges, station, keys, headers, walk)
             new = [name for name in found.queues if name not in named and name in self.queues]
             named.update(new)
             door.behind += [self.queues[name] for name in new]
@@ -470,9 +468,9 @@ class VirtualHost:
 
     def beyond(self, station: Exchange, keys: list[str], headers: Table) -> list[Target]:
         """What lies behind a station, for a message that was kept there."""
-        visited = {station.name}
-        found = route(self.exchanges, station, keys, headers, visited)
-        return self._reached(found, keys, headers, visited)
+        walk = Walk({station.name})
+        found = route(self.exchanges, station, keys, headers, walk)
+        return self._reached(found, keys, headers, walk)
 
     def still_there(self, plan: Plan) -> Plan:
         """An older plan without the queues that have gone since."""
@@ -485,12 +483,10 @@ class VirtualHost:
             return self.exchanges.get(station.name) is station
         return self.queues.get(queue.name) is queue or queue.name in self.reply_queues
 
-    def _route(
-        self, exchange: Exchange, keys: list[str], headers: Table, visited: set[str]
-    ) -> Route:
+    def _route(self, exchange: Exchange, keys: list[str], headers: Table, walk: Walk) -> Route:
         if not exchange.name:
-            return Route(tuple(dict.fromkeys(keys)), reusable=True)
-        return route(self.exchanges, exchange, keys, headers, visited)
+            return Route(tuple(keys), reusable=True)
+        return route(self.exchanges, exchange, keys, headers, walk)
 
     def explain(self, exchange_name: str, key: str, headers: Table) -> list[Binding]:
         """The bindings a message would pass through (none for the default exchange)."""
