@@ -308,6 +308,8 @@ class Channel:
         else:
             with self.acting():
                 self.declarations.handle(method, table)
+            if not self.closed and not self._has_time():
+                self.session.wire.enough()
 
     # Consuming ---------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bindings import Binding, DestinationKind
-from exchange import DEDUPLICATING, DELAYED, RECENT_HISTORY, Exchange, route
+from bindings import Binding, Destination, DestinationKind
+from exchange import DEDUPLICATING, DELAYED, Exchange, Walk, route
 from exchange.stations import HISTORY_LENGTH
 from leveret.broker.delays import Delays
 from leveret.broker.doorway import Doorway
@@ -23,7 +23,7 @@ from leveret.broker.upkeep import MESSAGE_OVERHEAD
 from leveret.model.history import Keep
 from leveret.model.message import Message
 from leveret.model.store import ParameterDefinition
-from queues import Enqueued, Target
+from queues import Enqueued, HeldQueue, Target
 from queues.dedup import Deduplication, KeyKeeper
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 DEFAULT_HISTORY = 20
 KEYS_OF_QUEUE, KEYS_OF_EXCHANGE = f"{KEYS}queue ", f"{KEYS}exchange "
+MOST_REPLAYED = 5_000
+"""Some thirty milliseconds: a new binding gets them all at once, so that newer ones come behind."""
+_STEPS_EACH = 8  # of a walk take as long as handing a message to a queue
 
 
 class _Recent:
@@ -43,8 +46,8 @@ class _Recent:
         self._held: deque[Message] = deque()
         self.octets = 0
 
-    def __iter__(self) -> Iterator[Message]:
-        return iter(self._held)
+    def newest_first(self) -> Iterator[Message]:
+        return reversed(self._held)
 
     def add(self, message: Message) -> None:
         self._held.append(message)
@@ -57,6 +60,9 @@ class _Recent:
 
 def _weight(message: Message) -> int:
     return len(message.frames) + MESSAGE_OVERHEAD
+
+
+_Late = tuple[Message, list[HeldQueue]]
 
 
 @dataclass(slots=True)
@@ -171,21 +177,16 @@ class Stations:
         held = self._histories.get(exchange)
         if held is None:
             length = int(exchange.spec.arguments.get(HISTORY_LENGTH, DEFAULT_HISTORY))
-            held = _Recent(length, self.broker.settings.queue_window_bytes)
+            held = _Recent(min(length, MOST_REPLAYED), self.broker.settings.queue_window_bytes)
             self._histories[exchange] = held
         held.add(message)
 
     def bound(self, vhost: VirtualHost, exchange: Exchange, binding: Binding) -> None:
         """A new binding of `x-recent-history`: whoever came late gets what went before."""
-        if exchange.spec.kind != RECENT_HISTORY:
+        held = self._histories.get(exchange)
+        if held is None:
             return
-        to = binding.destination
-        for message in self._histories.get(exchange, ()):
-            names: tuple[str, ...] = (to.name,)
-            if to.kind is DestinationKind.EXCHANGE:
-                key, headers = message.routing_key, message.headers()
-                names = route(vhost.exchanges, vhost.exchanges[to.name], [key], headers).queues
-            queues = [vhost.queues[name] for name in names if name in vhost.queues]
+        for message, queues in reversed(self._late(vhost, held, binding.destination)):
             again = message.with_properties(message.properties)
             again.id, again.origin = next(self.broker.store.ids), message.origin
             again.time_ms = self.broker.clock.wall_ms()
@@ -194,6 +195,23 @@ class Stations:
                 queue.enqueue(again)
                 self.broker.turn.touch(queue)
         self.broker.turn.schedule()
+
+    def _late(self, vhost: VirtualHost, held: _Recent, to: Destination) -> list[_Late]:
+        """What is to be sent once more and where, the newest first, as much as may be at once."""
+        found: list[_Late] = []
+        left = MOST_REPLAYED * _STEPS_EACH
+        for message in held.newest_first():
+            names: tuple[str, ...] = (to.name,)
+            walk = Walk()
+            if to.kind is DestinationKind.EXCHANGE:
+                start, keys = vhost.exchanges[to.name], [message.routing_key]
+                names = route(vhost.exchanges, start, keys, message.headers(), walk).queues
+            queues = [vhost.queues[name] for name in names if name in vhost.queues]
+            left -= walk.steps + _STEPS_EACH * max(1, len(queues))
+            if left < 0 and found:
+                break
+            found.append((message, queues))
+        return found
 
     @property
     def remembered_bytes(self) -> int:

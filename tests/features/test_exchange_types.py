@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from leveret.broker import stations
 from leveret.model.errors import PreconditionFailed
 from queues import Outcome
 from tests.features.hub import Hub
@@ -120,6 +121,28 @@ class TestRecentHistory:
         hub.queue("late")
         hub.bind("x", "late")
         assert await hub.bodies("late") == [b"%d" % n for n in range(10, 30)]
+
+    @pytest.mark.parametrize("between", ["nothing", "fanout", "topic"])
+    async def test_no_more_than_may_be_sent_again_at_once(self, hub, monkeypatch, between):
+        monkeypatch.setattr(stations, "MOST_REPLAYED", 12)
+        hub.exchange("x", "x-recent-history", recent_history_length=100_000)
+        for number in range(30):
+            hub.publish("x", f"{number}.k", b"%d" % number)
+        queues = {"nothing": ["a"], "fanout": ["a", "b", "c"], "topic": ["a"]}[between]
+        for name in queues:
+            hub.queue(name)
+        if between == "nothing":
+            hub.bind("x", "a")
+        else:
+            hub.exchange("y", between)
+            for name in queues:
+                hub.bind("y", name, "#.k")
+            hub.bind_exchange("x", "y")
+        hub.publish("x", "k", b"30")
+        await hub.settle()
+        count = {"nothing": 12, "fanout": 3, "topic": 5}[between]
+        for name in queues:
+            assert await hub.bodies(name) == [b"%d" % n for n in range(30 - count, 31)]
 
     async def test_a_wrong_length_is_refused(self, hub):
         with pytest.raises(PreconditionFailed, match="x-recent-history-length"):

@@ -13,7 +13,7 @@ KEY = {"headers": {"x-deduplication-header": "a"}}
 
 def remembered(hub, name):
     held = hub.broker.stations._histories[hub.vhost.exchanges[name]]
-    return [message.body for message in held]
+    return [message.body for message in held.newest_first()]
 
 
 def chain(hub, kind, length):
