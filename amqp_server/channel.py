@@ -28,7 +28,7 @@ from amqp_server.codec import (
 from amqp_server.confirms import Confirms
 from amqp_server.consumer import AmqpConsumer
 from amqp_server.declare import Declarations
-from amqp_server.describe import count_channel, describe_channel
+from amqp_server.describe import consumer_facts, count_channel, describe_channel
 from amqp_server.ending import Ending
 from amqp_server.publishing import careful_plan
 from amqp_server.replies import Replies
@@ -322,15 +322,7 @@ class Channel:
 
     def forget_consumer(self, consumer: AmqpConsumer) -> None:
         self.consumers.pop(consumer.tag, None)
-        self.broker.events.consumer(self.consumer_facts(consumer), "deleted")
-
-    def consumer_facts(self, consumer: AmqpConsumer) -> dict[str, Any]:
-        return {
-            "consumer_tag": consumer.tag,
-            "queue": consumer.queue.name,
-            "channel": f"{self.session.name} ({self.number})",
-            "vhost": self.vhost.name,
-        }
+        self.broker.events.consumer(consumer_facts(self, consumer), "deleted")
 
     def acting(self) -> AbstractContextManager[None]:
         """Events of what is done within name this channel's user."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp_server.codec import Method, commands, encode_get_ok, encode_method
 from amqp_server.consumer import AmqpConsumer
+from amqp_server.describe import consumer_facts
 from amqp_server.patience import CONSUMER_TIMEOUT, check_timeout
 from leveret.broker import Action
 from leveret.model.errors import AccessRefused, NotAllowed, NotImplementedHere, PreconditionFailed
@@ -61,7 +62,7 @@ def _start_consumer(channel: Channel, tag: str, queue: HeldQueue, method: Any) -
             "prefetch_count": channel.prefetch,
             "arguments": arguments,
         }
-        channel.broker.events.consumer({**channel.consumer_facts(consumer), **facts}, "created")
+        channel.broker.events.consumer({**consumer_facts(channel, consumer), **facts}, "created")
 
 
 def cancel(channel: Channel, method: Any) -> None:

@@ -147,3 +147,13 @@ def describe_consumer(consumer: AmqpConsumer) -> Row:
             "node": session.broker.settings.node_name,
         },
     }
+
+
+def consumer_facts(channel: Channel, consumer: AmqpConsumer) -> Row:
+    """As events name it."""
+    return {
+        "consumer_tag": consumer.tag,
+        "queue": consumer.queue.name,
+        "channel": f"{channel.session.name} ({channel.number})",
+        "vhost": channel.vhost.name,
+    }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from bindings import Destination, DestinationKind
 from leveret.model.errors import AccessRefused, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ def require_unreserved(kind: str, name: str) -> None:
 def require_not_default(*exchanges: str) -> None:
     if "" in exchanges:
         raise AccessRefused("operation not permitted on the default exchange")
+
+
+def require_named(source: str, destination: Destination) -> None:
+    """Of a binding: neither end is the default exchange."""
+    require_not_default(source)
+    if destination.kind is DestinationKind.EXCHANGE:
+        require_not_default(destination.name)
 
 
 def require_open(exchange: Exchange, vhost: str) -> None:

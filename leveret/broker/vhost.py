@@ -21,6 +21,7 @@ from leveret.broker.names import (
     check_length,
     check_name,
     require_deletable,
+    require_named,
     require_not_default,
     require_unreserved,
 )
@@ -357,7 +358,7 @@ class VirtualHost:
         arguments: Mapping[str, Any],
         is_stored: bool = False,
     ) -> None:
-        _require_named(source, destination)
+        require_named(source, destination)
         exchange = self.exchange(source)
         self._require_destination(destination)
         check_length("routing key", key)
@@ -373,7 +374,7 @@ class VirtualHost:
     def unbind(
         self, source: str, destination: Destination, key: str, arguments: Mapping[str, Any]
     ) -> None:
-        _require_named(source, destination)
+        require_named(source, destination)
         binding = Binding.of(source, destination, key, arguments)
         if self.is_bound(binding):
             exchange = self.exchanges[source]
@@ -494,9 +495,3 @@ class VirtualHost:
 
     def _q(self, name: str) -> str:
         return f"queue '{name}' in vhost '{self.name}'"
-
-
-def _require_named(source: str, destination: Destination) -> None:
-    require_not_default(source)
-    if destination.kind is DestinationKind.EXCHANGE:
-        require_not_default(destination.name)
