@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 DEFAULT_HISTORY = 20
 KEYS_OF_QUEUE, KEYS_OF_EXCHANGE = f"{KEYS}queue ", f"{KEYS}exchange "
-MOST_REPLAYED = 5_000
-"""Some thirty milliseconds: a new binding gets them all at once, so that newer ones come behind."""
+MOST_REPLAYED = 2_500
+"""Some twenty milliseconds: a new binding gets them all at once, so that newer ones come behind."""
 _STEPS_EACH = 8  # of a walk take as long as handing a message to a queue
 
 
