@@ -10,6 +10,7 @@ client's own `x-death` is a header like any other.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from exchange import TooManySteps
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from leveret.broker.vhost import Plan, VirtualHost
 
 STUCK_ALARM = "dead-letters"
+MOST_COPIES = 100_000
+"""That may come of one message by dying again and again without being rejected."""
 
 
 class DeadLetters:
@@ -169,10 +172,19 @@ def _this(queue: ClassicQueue, reason: DeathReason) -> Death:
 
 
 def _without_cycles(queues: list[Target], deaths: list[Death]) -> list[Target]:
-    """`deaths` are all it has died, the newest first."""
+    """`deaths` are all it has died, the newest first. None are left where it would multiply."""
+    if _multiplies(len(queues), deaths):
+        return []
     for door in doors(queues):
         door.behind = _without(door.behind, deaths)
     return _without(queues, deaths)
+
+
+def _multiplies(width: int, deaths: list[Death]) -> bool:
+    """Could there be too many of it, had it gone on to so many queues every time? Queues that all
+    lead to all of them would make of one message as many as there are ways through them."""
+    unasked = takewhile(lambda death: death["reason"] != DeathReason.REJECTED, deaths)
+    return width > 1 and width ** sum(1 for _ in unasked) > MOST_COPIES
 
 
 def _without(targets: list[Target], deaths: list[Death]) -> list[Target]:

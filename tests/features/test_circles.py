@@ -56,3 +56,32 @@ async def test_a_deleted_queue_leaves_its_stuck_dead_letters_alone(hub, caplog):
     await hub.advance(2)
     assert hub.vhost.queues["grave"].ready_count == 0
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+async def test_dead_letters_that_lead_to_one_another_do_not_multiply_without_end(hub, monkeypatch):
+    """Of one message there were as many as there are ways through the queues."""
+    names = [f"one {number}" for number in range(6)]
+    hub.exchange("dead", "fanout")
+    for name in names:
+        hub.queue(name, durable=False, message_ttl=1_000, dead_letter_exchange="dead")
+        hub.bind("dead", name)
+    for most, deaths in ((100, (1, 5, 20, 0)), (10**6, (1, 5, 20, 60, 120, 120, 0))):
+        monkeypatch.setattr("leveret.broker.dead_letters.MOST_COPIES", most)
+        hub.publish("", names[0], b"x", persistent=False)
+        held = []
+        for _ in deaths:
+            held.append(sum(hub.vhost.queues[name].ready_count for name in names))
+            await hub.advance(2)
+        assert tuple(held) == deaths
+
+
+async def test_what_is_rejected_may_go_on_to_many_queues_again_and_again(hub, monkeypatch):
+    monkeypatch.setattr("leveret.broker.dead_letters.MOST_COPIES", 3)
+    hub.exchange("dead", "fanout")
+    for name in ("one", "other"):
+        hub.queue(name, durable=False, dead_letter_exchange="dead")
+        hub.bind("dead", name)
+    hub.publish("", "one", b"x", persistent=False)
+    for _ in range(5):
+        assert len(await hub.take("one", outcome=Outcome.REJECT)) == 1
+        assert len(await hub.take("other")) == 1
