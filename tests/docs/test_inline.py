@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from leveret.cli.app import program
+from leveret.cli.app import asking_help, program
 from leveret.cli.serve import build_parser
 from tests.docs.blocks import PAGES, ROOT
 from tests.docs.made import require_makeable
@@ -49,8 +49,9 @@ def check_leveret(words: list[str]) -> None:
 
 def check(line: str) -> None:
     program, *words = shlex.split(line)
-    if program == "leveret" and words[0] not in NO_COMMAND:
-        check_leveret(words)
+    asked = list(asking_help(words))
+    if program == "leveret" and asked[0] not in NO_COMMAND:
+        check_leveret(asked)
     elif program == "make":
         require_makeable(words)
     elif program == "pip":
