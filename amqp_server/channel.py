@@ -26,7 +26,7 @@ from amqp_server.codec import (
     encode_return,
 )
 from amqp_server.confirms import Confirms
-from amqp_server.consumer import AmqpConsumer
+from amqp_server.consumer import AmqpConsumer, Unacked, by_queue
 from amqp_server.declare import Declarations
 from amqp_server.describe import consumer_facts, count_channel, describe_channel
 from amqp_server.ending import Ending
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from amqp_server.session import Session
 
 Inbox = deque[Callable[[], None]]
-Unacked = tuple[Entry, HeldQueue, AmqpConsumer | None]
 
 QUEUES_PER_EFFORT = 8
 """A message to so many takes about as long again as reading it does."""
@@ -78,6 +77,7 @@ class Channel:
         self.transaction: Transaction | None = None
         self.replies = Replies(self)
         self.inbox: Inbox | None = None
+        self.is_in_line = False
         self.put_off = 0
         self.late: list[bytes] | None = None
         self.published = self.acknowledged = self.returned = self.dropped = 0
@@ -119,8 +119,7 @@ class Channel:
         for index, message in enumerate(messages, 1):
             self._publish_one(publish, message)
             if publish.plan is None and index < len(messages):
-                self.inbox = deque([partial(self.on_publish, publish, messages[index:])])
-                self.broker.turn.wait_in_line(self._next_portion)
+                self._wait_in_line(deque([partial(self.on_publish, publish, messages[index:])]))
                 return
 
     def _route_run(self, plan: Plan, messages: list[Message]) -> None:
@@ -258,10 +257,15 @@ class Channel:
             self.session.run(self.number, then)
             self._work_off(inbox, at_least=0)
 
-    def _next_portion(self) -> None:
-        """It is this channel's turn: whatever time there is, it gets on."""
-        inbox, self.inbox = self.inbox, None
-        if not self.closed:
+    def _wait_in_line(self, inbox: Inbox) -> None:
+        self.inbox, self.is_in_line = inbox, True
+        self.broker.turn.wait_in_line(self.next_portion)
+
+    def next_portion(self) -> None:
+        """It is this channel's turn, or its peer has gone: whatever time there is, it gets on."""
+        if self.is_in_line and not self.closed:
+            self.is_in_line = False
+            inbox, self.inbox = self.inbox, None
             self._work_off(inbox, at_least=1)
 
     def _work_off(self, inbox: Inbox | None, at_least: int) -> None:
@@ -270,11 +274,10 @@ class Channel:
                 break
             self.session.run(self.number, inbox.popleft())
         if inbox:
-            if not self.is_held:  # enough for this turn
-                self.inbox = deque()
-                self.broker.turn.wait_in_line(self._next_portion)
-            assert self.inbox is not None
-            self.inbox.extend(inbox)
+            if self.inbox is None:  # enough for this turn
+                self._wait_in_line(inbox)
+            else:
+                self.inbox.extend(inbox)
             return
         if self.inbox is None:
             self.session.putting_off.took_up(self)
@@ -390,7 +393,7 @@ class Channel:
         return chosen
 
     def settle_all(self, chosen: dict[int, Unacked], outcome: Outcome) -> None:
-        for (queue, consumer), entries in _by_queue(chosen).items():
+        for (queue, consumer), entries in by_queue(chosen).items():
             self._settle(queue, entries, consumer, outcome)
 
     def _settle(
@@ -462,7 +465,7 @@ class Channel:
             ending.take(self.forget_consumer, consumer)
             ending.take(self.vhost.leave_queue, consumer.queue, consumer)
         ending.take(self.replies.end)
-        for (queue, held_by), entries in _by_queue(self._take_back()).items():
+        for (queue, held_by), entries in by_queue(self._take_back()).items():
             ending.take(self._settle, queue, entries, held_by, Outcome.REQUEUE)
         if self.inbox is not None:
             self.inbox.clear()
@@ -477,15 +480,6 @@ class Channel:
             self.transaction.take_publishes()
             self.transaction = None
         return chosen
-
-
-def _by_queue(
-    chosen: dict[int, Unacked],
-) -> dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]]:
-    groups: dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]] = {}
-    for entry, queue, consumer in chosen.values():
-        groups.setdefault((queue, consumer), []).append(entry)
-    return groups
 
 
 _HANDLERS: dict[type[Method], Callable[[Channel, Any], None]] = {

@@ -108,3 +108,16 @@ class AmqpConsumer:
         if self.channel.session.wants_cancel_notify:
             cancel = commands.Basic.Cancel(self.tag, True)
             self.channel.notify(encode_method(self.channel.number, cancel))
+
+
+Unacked = tuple[Entry, HeldQueue, AmqpConsumer | None]
+"""What was handed out, of which queue, and to whom unless it was got."""
+
+
+def by_queue(
+    chosen: dict[int, Unacked],
+) -> dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]]:
+    groups: dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]] = {}
+    for entry, queue, consumer in chosen.values():
+        groups.setdefault((queue, consumer), []).append(entry)
+    return groups

@@ -16,7 +16,8 @@ from leveret.model.errors import PreconditionFailed
 from queues import ClassicQueue
 
 if TYPE_CHECKING:
-    from amqp_server.channel import Channel, Unacked
+    from amqp_server.channel import Channel
+    from amqp_server.consumer import Unacked
     from leveret.broker import VirtualHost
 
 CONSUMER_TIMEOUT = "x-consumer-timeout"

@@ -51,6 +51,9 @@ def hear_out(session: Session) -> None:
     """The peer has gone. What was set aside counts: TLS ends with the read that it came in."""
     while session.wire.has_more and session.wire.state is ConnectionState.OPEN:
         _take(session, b"")
+    for channel in list(session.channels.values()):
+        while channel.is_in_line and not channel.closed:
+            channel.next_portion()
 
 
 def _wait_in_line(session: Session) -> None:

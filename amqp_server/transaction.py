@@ -20,7 +20,8 @@ from leveret.model.store import Indispensable, StoreState
 from queues import Outcome
 
 if TYPE_CHECKING:
-    from amqp_server.channel import Channel, Unacked
+    from amqp_server.channel import Channel
+    from amqp_server.consumer import Unacked
 
 _REFERENCE = 8
 """Octets of the place of a queue in a list."""

@@ -119,3 +119,22 @@ def test_so_it_is_for_bindings(channel: RawChannel, looks: Looks) -> None:
     for _ in binds:
         channel.expect(Queue.BindOk)
     assert looks.all == COUNT and max(looks.turns) <= 2
+
+
+def test_what_waits_for_its_turn_counts_when_its_client_goes():
+    """The way they go becomes one that each has to find, and the peer has gone by then."""
+    with ThreadedBroker() as broker, RawClient(*broker.amqp_address) as other:
+        maker = other.handshake("/").channel()
+        maker.declare("all")
+        maker.exchange("way", "fanout")
+        maker.exchange("aside", "headers")
+        maker.bind("all", "way")
+        with RawClient(*broker.amqp_address) as client:
+            channel = client.handshake("/").channel()
+            one = wire.publish(1, "way", "k") + wire.content_header(1, 1) + wire.body(1, b"x")
+            client.send_bytes(one * 3)
+            channel.qos(1)
+            maker.call(Exchange.Bind(0, "aside", "way", "", False, {}))
+            client.send_bytes(one * 150)
+            client.drop()
+        maker.wait_ready("all", 153)
