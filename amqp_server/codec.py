@@ -1,9 +1,10 @@
-"""Bytes to methods and back. The only module that knows pamqp's framing.
+"""Encodes and decodes methods. The only module that uses pamqp's framing.
 
-pamqp decodes and encodes every method except the hot ones: basic.publish, basic.deliver,
-basic.ack, basic.nack (ours), basic.return and basic.get-ok carry an address or a tag and are read
-and written with struct. pamqp trusts the lengths it finds, so `decode_method` walks the arguments
-first and refuses what does not fit its frame. Tables are decoded apart (`leveret.model.tables`).
+pamqp handles every method except the frequent ones: basic.publish, basic.deliver, basic.ack,
+basic.nack (sent by us), basic.return and basic.get-ok carry an address or a tag, and struct reads
+and writes them. pamqp trusts the lengths that it finds, so `decode_method` checks the arguments
+first and refuses what does not fit its frame. Argument tables are decoded separately, by
+`leveret.model.tables`. Functions without state.
 """
 
 from __future__ import annotations
@@ -83,12 +84,12 @@ _TABLES = {
     for argument in kind.__slots__
     if kind.amqp_type(argument) == "table"
 }
-"""The argument that is a table: of those that have one it is the only one."""
+"""The name of a method's table argument; no method has more than one."""
 
 
 class Publish:
-    """A decoded basic.publish. `plan` is the meaning floor's: what it made of it last time, and
-    `effort` what a message takes, as a multiple of one to one queue; 0 while nobody knows."""
+    """A decoded basic.publish. The channel keeps its routing plan in `plan`, and in `effort` the
+    cost of a message as a multiple of one to a single queue; 0 means not known yet."""
 
     __slots__ = ("address", "effort", "immediate", "mandatory", "plan")
 
@@ -101,7 +102,7 @@ class Publish:
 
 
 def decode_publish(payload: bytes) -> Publish:
-    """basic.publish from its arguments: ticket, exchange, routing key, bits."""
+    """Decode the arguments of basic.publish: ticket, exchange, routing key, bits."""
     try:
         at = 6
         name_end = at + 1 + payload[at]
@@ -117,7 +118,7 @@ def decode_publish(payload: bytes) -> Publish:
 
 
 def decode_method(payload: bytes) -> tuple[Method, bytes]:
-    """A method a client may send, and the bytes of its argument table (empty if it has none)."""
+    """Decode a method that clients may send; also return the bytes of its argument table."""
     if len(payload) < 4:
         raise ProtocolError("method frame is shorter than a method id")
     index = int.from_bytes(payload[:4], "big")
@@ -143,7 +144,7 @@ def decode_method(payload: bytes) -> tuple[Method, bytes]:
 
 
 def _check_arguments(kind: type[Method], payload: bytes) -> tuple[bytes, int]:
-    """The table among the arguments, and where it starts."""
+    """Check the lengths of all arguments; returns the argument table and where it starts."""
     position, limit, bits = 4, len(payload), 0
     table, table_start = b"", 0
     for argument in kind.__slots__:
@@ -158,9 +159,9 @@ def _check_arguments(kind: type[Method], payload: bytes) -> tuple[bytes, int]:
             if wire_type == "table":
                 table, table_start = payload[start:position], start
         if position > limit:
-            raise ProtocolError(f"{kind.name} is cut off at {argument!r}")
+            raise ProtocolError(f"{kind.name} is truncated at {argument!r}")
     if position != limit:
-        raise ProtocolError(f"{kind.name} is followed by {limit - position} stray octets")
+        raise ProtocolError(f"{kind.name} is followed by {limit - position} extra bytes")
     return table, table_start
 
 
@@ -175,14 +176,14 @@ def _argument_end(wire_type: str, payload: bytes, position: int, limit: int) -> 
 
 
 class QueueDeclareOk(commands.Queue.DeclareOk):
-    """RabbitMQ allows any UTF-8 in a queue name; pamqp's own check allows fewer."""
+    """RabbitMQ allows any UTF-8 in a queue name; pamqp's own check is stricter."""
 
     def validate(self) -> None:
         return None
 
 
 class ChannelOpenOk(commands.Channel.OpenOk):
-    """The reserved channel id goes out empty, as RabbitMQ sends it."""
+    """The reserved channel id is sent empty, as RabbitMQ sends it."""
 
     def validate(self) -> None:
         return None
@@ -205,7 +206,7 @@ def encode_nack(channel: int, tag: int, multiple: bool) -> bytes:
 
 
 def deliver_prefix(channel: int, consumer_tag: bytes, address: Address) -> bytes:
-    """basic.deliver up to the delivery tag; fixed for one consumer and address."""
+    """A basic.deliver frame up to the delivery tag: constant for one consumer and address."""
     size = 4 + 1 + len(consumer_tag) + 9 + len(address.wire) - 1
     head = _METHOD_FRAME.pack(FRAME_METHOD, channel, size, 60, 60)
     return head + bytes([len(consumer_tag)]) + consumer_tag

@@ -1,23 +1,28 @@
-"""A consumer on a channel: credit, and deliveries written straight into the connection's output."""
+"""A consumer on a channel: its credit, and deliveries written directly to the connection's output.
+
+Event-loop thread only. After a crash its unacknowledged deliveries are ready again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from amqp_server.codec import commands, deliver_prefix, encode_method, encode_tag
-from amqp_server.describe import describe_consumer
-from leveret.model.message import Address
-from queues import Entry, HeldQueue
+from leveret.amqp_server.codec import commands, deliver_prefix, encode_method, encode_tag
+from leveret.model.clients import ConsumerInfo
+from leveret.model.message import Address, LargeContent
+from leveret.queues.entry import Entry
+from leveret.queues.port import Queue
 
 if TYPE_CHECKING:
-    from amqp_server.channel import Channel
+    from leveret.amqp_server.channel import Channel
 
-BATCH = 256
+MAX_BATCH = 256
+"""Deliveries per call; also the credit of a consumer without prefetch limit."""
 
 
 class AmqpConsumer:
-    """`prefetch` 0 is no limit; the socket is the limit then."""
+    """`prefetch` 0 means no limit; only the socket limits deliveries then."""
 
     __slots__ = (
         "_address", "_prefix", "_prefixes", "actor", "arguments", "channel", "delivered",
@@ -28,7 +33,7 @@ class AmqpConsumer:
         self,
         channel: Channel,
         tag: str,
-        queue: HeldQueue,
+        queue: Queue,
         no_ack: bool,
         exclusive: bool,
         arguments: dict[str, Any],
@@ -51,34 +56,71 @@ class AmqpConsumer:
     def __repr__(self) -> str:
         return f"<AmqpConsumer {self.tag!r} inflight={self.inflight}/{self.prefetch or '-'}>"
 
+    def info(self) -> ConsumerInfo:
+        channel, queue = self.channel, self.queue
+        connection = channel.connection
+        active = queue.active_consumer
+        status = "up" if active is None else "single_active" if active is self else "waiting"
+        return ConsumerInfo(
+            consumer_tag=self.tag,
+            ack_required=not self.no_ack,
+            exclusive=self.exclusive,
+            prefetch_count=self.prefetch,
+            active=active is None or active is self,
+            activity_status=status,
+            arguments=dict(self.arguments),
+            unacknowledged=self.inflight,
+            delivered=self.delivered,
+            queue=queue.name,
+            vhost=channel.vhost.name,
+            channel_name=channel.name,
+            channel_number=channel.number,
+            connection_name=connection.name,
+            peer_host=connection.transport.peer[0],
+            peer_port=connection.transport.peer[1],
+            user=connection.user.name,
+            node=channel.broker.settings.node_name,
+        )
+
     @property
     def shares_credit(self) -> bool:
         return self.channel.global_prefetch > 0
 
+    @property
+    def is_writable(self) -> bool:
+        return self.channel.flow.is_writable
+
+    @property
+    def takes_turns(self) -> bool:
+        return self.channel.global_prefetch > 0 and len(self.channel.consumers) > 1
+
     def credit(self) -> int:
         channel = self.channel
-        if not channel.session.writable:
+        if not channel.flow.is_writable:
             return 0
-        if self.no_ack:
-            return BATCH
-        credit = self.prefetch - self.inflight if self.prefetch else BATCH
+        shared = MAX_BATCH
         if channel.global_prefetch:
-            credit = min(credit, channel.global_prefetch - len(channel.unacked))
-        return min(credit, BATCH)
+            shared = channel.global_prefetch - channel.inflight
+            if shared <= 0:
+                return 0  # as in RabbitMQ, for a consumer without acks, too
+        if self.no_ack:
+            return MAX_BATCH
+        credit = self.prefetch - self.inflight if self.prefetch else MAX_BATCH
+        return min(credit, shared, MAX_BATCH)
 
-    def deliver(self, queue: HeldQueue, entries: Sequence[Entry]) -> None:
+    def deliver(self, queue: Queue, entries: Sequence[Entry]) -> None:
         channel = self.channel
-        session = channel.session
-        number, frame_max, out = channel.number, session.frame_max, session.out
-        tag, size = channel.last_tag, 0
+        connection = channel.connection
+        number, frame_max, out = channel.number, connection.frame_max, connection.out
+        tag, size = channel.reserve_tags(len(entries)), 0
         unacked = None if self.no_ack else channel.unacked
         for entry in entries:
             message = entry.message
             address = message.address
             if address is not self._address:
                 self._address = address
-                self._prefix = self._prefixes.get(len(address.wire)) or self._learn(address)
-            frames = message.frames
+                self._prefix = self._prefixes.get(len(address.wire)) or self._add_prefix(address)
+            frames: bytes | LargeContent = message.frames
             if message.channel != number or len(frames) > frame_max:
                 frames = message.content(number, frame_max)
             tag += 1
@@ -86,38 +128,46 @@ class AmqpConsumer:
             size += len(frames) + 60
             if unacked is not None:
                 unacked[tag] = (entry, queue, self)
-        channel.last_tag = tag
         self.delivered += len(entries)
-        channel.handed.delivered(entries, self.no_ack)
+        channel.deliveries.delivered(entries, self.no_ack)
         if unacked is not None:
             self.inflight += len(entries)
-        session.wrote(size)
+            channel.inflight += len(entries)
+        if channel.global_prefetch:
+            channel.on_served(self)
+        connection.wrote(size)
 
-    def _learn(self, address: Address) -> bytes:
-        """A delivery's beginning depends on the length of its address alone."""
-        made = deliver_prefix(self.channel.number, self.tag.encode(), address)
-        self._prefixes[len(address.wire)] = made
-        return made
-
-    def describe(self) -> dict[str, Any]:
-        return describe_consumer(self)
+    def _add_prefix(self, address: Address) -> bytes:
+        """The start of a basic.deliver frame depends only on the length of the address."""
+        prefix = deliver_prefix(self.channel.number, self.tag.encode(), address)
+        self._prefixes[len(address.wire)] = prefix
+        return prefix
 
     def cancelled(self) -> None:
-        """The queue has gone: forget the consumer and tell a client that wants to know."""
-        self.channel.forget_consumer(self)
-        if self.channel.session.wants_cancel_notify:
+        """The queue is gone: remove the consumer, and tell a client that wants to know."""
+        self.channel.remove_consumer(self)
+        if self.channel.connection.wants_cancel_notify:
             cancel = commands.Basic.Cancel(self.tag, True)
             self.channel.notify(encode_method(self.channel.number, cancel))
 
 
-Unacked = tuple[Entry, HeldQueue, AmqpConsumer | None]
-"""What was handed out, of which queue, and to whom unless it was got."""
+class ReplyConsumer(AmqpConsumer):
+    """The consumer of direct replies: no prefetch limits it."""
+
+    __slots__ = ()
+
+    def credit(self) -> int:
+        return MAX_BATCH if self.channel.flow.is_writable else 0
 
 
-def by_queue(
-    chosen: dict[int, Unacked],
-) -> dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]]:
-    groups: dict[tuple[HeldQueue, AmqpConsumer | None], list[Entry]] = {}
-    for entry, queue, consumer in chosen.values():
+Unacked = tuple[Entry, Queue, AmqpConsumer | None]
+"""An unacknowledged delivery: its entry, its queue, and its consumer (None for basic.get)."""
+
+
+def group_by_queue(
+    deliveries: dict[int, Unacked],
+) -> dict[tuple[Queue, AmqpConsumer | None], list[Entry]]:
+    groups: dict[tuple[Queue, AmqpConsumer | None], list[Entry]] = {}
+    for entry, queue, consumer in deliveries.values():
         groups.setdefault((queue, consumer), []).append(entry)
     return groups

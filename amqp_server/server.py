@@ -1,284 +1,157 @@
-"""The asyncio shell: sockets to sessions, and one clock for all of them."""
+"""The AMQP server: listening sockets, open connections, and one timer for all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from amqp_server.certificates import Secured, maybe_secured
-from amqp_server.login import tell_of_leaving
-from amqp_server.patience import Patience
-from amqp_server.pulse import Pulse
-from amqp_server.session import Session
-from amqp_server.tidying import Tidier
-from amqp_server.wire import ConnectionState
+from leveret.amqp_server.ack_timeout import AckTimeouts
+from leveret.amqp_server.connection import AmqpConnection
+from leveret.amqp_server.heartbeats import HeartbeatWheel
+from leveret.amqp_server.transport import AmqpTransport
 from leveret.broker import Broker
-from leveret.broker.access.strangers import Stranger, Strangers
+from leveret.broker.access.unauthenticated import UnauthenticatedConnection, UnauthenticatedLimits
 
 if TYPE_CHECKING:
-    from leveret.broker.access.handshakes import Context, Handshakes
+    from leveret.broker.access.tls_listener import CurrentContext, TlsListener
 
-BEAT_SECONDS = 0.25
-NEXT_BEAT_SECONDS = 0.01
-"""When there are more to look at than are looked at at once."""
-BEATS_PER_LOOK_FOR_ACKS = 4
-WRITE_HIGH_WATER = 256 * 1024
-BACKLOG = 1024
+TICK_SECONDS = 0.25
+SHORT_TICK_SECONDS = 0.01
+"""Until the next tick, if more connections were due than one tick checks."""
+TICKS_PER_ACK_CHECK = 4
+ACCEPT_BACKLOG = 1024
 STOP_SECONDS = 2.0
 STALL_SECONDS = 1.5
-"""Longer between two beats, and the silence of clients may be our own."""
-DEAD_PEER_MS = 50_000
-_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""If a tick is later than this, the broker was stalled, and the silence of clients may be its
+own."""
 
 log = logging.getLogger("leveret.amqp")
 
 
-class Connection(asyncio.Protocol):
-    """One socket. Knows bytes and nothing of AMQP."""
-
-    def __init__(self, server: AmqpServer) -> None:
-        self._server = server
-        self._transport: asyncio.Transport | None = None
-        self._session: Session | None = None
-        self._lost = False
-        self._is_stranger = False
-        self._ending: asyncio.TimerHandle | None = None
-        self.peer: tuple[str, int] = ("", 0)
-        self.local: tuple[str, int] = ("", 0)
-        self.secured: Secured | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        with self._server.broker.apart:
-            self._welcome(transport)
-
-    def _welcome(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        self.peer = _address(transport.get_extra_info("peername"))
-        self.local = _address(transport.get_extra_info("sockname"))
-        self.secured = maybe_secured(transport)
-        raw = transport.get_extra_info("socket")
-        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _watch(raw)
-        if not self._server.admit(self.peer[0], self):
-            self._transport.abort()
-            return
-        self._is_stranger = True
-        self._session = self._server.session_type(self._server.broker, self)
-        self._server.sessions[self._session] = None
-        self._server.pulse.add(self._session, self._session.connected)
-
-    def data_received(self, data: bytes) -> None:
-        if self._session is not None:
-            self._session.receive(data)
-
-    def pause_writing(self) -> None:
-        if self._session is not None:
-            self._session.pause()
-
-    def resume_writing(self) -> None:
-        if self._session is not None:
-            self._session.resume()
-
-    def eof_received(self) -> bool:
-        if self._session is not None:
-            self._session.hear_out()
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-        self._end_at(None)  # a timer would keep what has gone until it is due
-        self.let_in()
-        if self._session is not None:
-            self._session.writable = False
-            tell_of_leaving(self._session)
-            self._session.end()
-            self._session.wire.deaf = True
-            self._server.forget(self._session)
-            del self._session.wire.sink  # no circle: it is freed now, not when somebody looks
-            self._session = None
-
-    # Line --------------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def let_in(self) -> None:
-        if self._is_stranger:
-            self._is_stranger = False
-            self._server.strangers.go(self.peer[0], self)
-
-    def unread(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-    def end(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def end_in(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + seconds
-        if not self._lost and (self._ending is None or due < self._ending.when()):
-            self._end_at(loop.call_at(due, self.drop))
-
-    def _end_at(self, ending: asyncio.TimerHandle | None) -> None:
-        if self._ending is not None:
-            self._ending.cancel()
-        self._ending = ending
-
-    def drop(self) -> None:
-        if self._session is not None:
-            self._session.wire.state = ConnectionState.CLOSED  # whoever drops it has told why
-        if self._transport is not None and not self._lost:
-            self._transport.abort()
-
-    def stop_reading(self) -> None:
-        if self._transport is not None and self._transport.is_reading():
-            self._transport.pause_reading()
-
-    def go_on_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_reading():
-            self._transport.resume_reading()
-
-
-def _watch(raw: socket.socket) -> None:
-    """Without heartbeats, too, a peer that has vanished is found within a minute."""
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):
-            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_MS)
-
-
-def _address(name: object) -> tuple[str, int]:
-    if isinstance(name, tuple) and len(name) >= 2:
-        return str(name[0]), int(name[1])
-    return "", 0
-
-
 class AmqpServer:
-    """Listens, beats the hearts of its sessions, and lets them go."""
+    """Accepts connections, checks heartbeats and acknowledgement timeouts, and shuts down."""
 
-    session_type: type[Session] = Session
+    connection_type: type[AmqpConnection] = AmqpConnection
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.sessions: dict[Session, None] = {}
-        self.pulse = Pulse()
-        self.strangers = Strangers(broker.settings, log)
-        self.handshakes: list[Handshakes] = []
-        self._patience = Patience()
-        self._tidier = Tidier(self._renew)
-        self._listening: list[asyncio.Server] = []
-        self._beat: asyncio.TimerHandle | None = None
-        self._beats = 0
-        self._all_gone: asyncio.Event | None = None
+        self.connections: dict[AmqpConnection, None] = {}
+        self.heartbeats = HeartbeatWheel()
+        self.unauthenticated = UnauthenticatedLimits(broker.settings, log)
+        self.tls_listeners: list[TlsListener] = []
+        self._ack_timeouts = AckTimeouts()
+        self._listeners: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticks = 0
+        self._all_closed: asyncio.Event | None = None
 
-    def admit(self, host: str, stranger: Stranger) -> bool:
-        """May one more connect? It is a stranger until it has logged in."""
-        most = self.broker.settings.connection_max
-        shaking = sum(len(one) for one in self.handshakes)
-        is_full = most and len(self.sessions) + shaking >= most
-        no_room = f"connection_max {most} is reached" if is_full else None
-        return self.strangers.admit(host, stranger, no_room)
+    # Connections -------------------------------------------------------------------------------
 
-    def forget(self, session: Session) -> None:
-        self.sessions.pop(session, None)
-        self.pulse.remove(session)
-        self._tidier.went(self.broker.clock.monotonic())
-        if not self.sessions and self._all_gone is not None:
-            self._all_gone.set()
+    def admit(self, host: str, connection: UnauthenticatedConnection) -> bool:
+        """Whether to accept one more connection; it is unauthenticated until it logs in."""
+        limit = self.broker.settings.connection_max
+        handshaking = sum(len(listener) for listener in self.tls_listeners)
+        is_full = limit and len(self.connections) + handshaking >= limit
+        refusal = f"connection_max {limit} is reached" if is_full else None
+        return self.unauthenticated.admit(host, connection, refusal)
+
+    def add_connection(self, transport: AmqpTransport) -> AmqpConnection:
+        connection = self.connection_type(self.broker, transport)
+        self.connections[connection] = None
+        self.heartbeats.add(connection, connection.connected)
+        return connection
+
+    def remove_connection(self, connection: AmqpConnection) -> None:
+        self.connections.pop(connection, None)
+        self.heartbeats.remove(connection)
+        if not self.connections and self._all_closed is not None:
+            self._all_closed.set()
+
+    def _on_alarm(self, reason: str) -> None:
+        for connection in list(self.connections):
+            if reason:
+                connection.block(reason)
+            else:
+                connection.unblock()
+
+    # Starting and stopping ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Beat, and hear of alarms; whoever wants clients calls `listen` as well."""
-        self._schedule_beat()
+        """Start the timer and subscribe to alarms; call `listen` to accept clients."""
+        self._schedule_tick(TICK_SECONDS)
         self.broker.alarms.subscribe(self._on_alarm)
 
-    async def listen(self, host: str, port: int, tls: Context | None = None) -> tuple[str, int]:
-        """Accept clients here, over TLS if a context is given; where it listens now."""
+    async def listen(
+        self, host: str, port: int, tls: CurrentContext | None = None
+    ) -> tuple[str, int]:
+        """Accept clients at this address, over TLS if a context is given; returns the address."""
         if tls is not None:
-            from leveret.broker.access.handshakes import Handshakes
+            from leveret.broker.access.tls_listener import TlsListener
 
-            shaking = Handshakes(tls, self._make, self.admit, self.strangers, log)
-            self.handshakes.append(shaking)
-            return await shaking.listen(host, port)
+            listener = TlsListener(tls, self._make_transport, self.admit, self.unauthenticated, log)
+            self.tls_listeners.append(listener)
+            return await listener.listen(host, port)
         server = await asyncio.get_running_loop().create_server(
-            self._make, host, port, backlog=BACKLOG
+            self._make_transport, host, port, backlog=ACCEPT_BACKLOG
         )
-        self._listening.append(server)
+        self._listeners.append(server)
         bound: tuple[str, int] = server.sockets[0].getsockname()[:2]
         return bound
 
-    def _make(self) -> Connection:
-        """The event loop calls this first, and then makes the transport."""
-        apart = self.broker.apart
-        apart.__enter__()
-        asyncio.get_running_loop().call_soon(apart.__exit__, None, None, None)
-        return Connection(self)
-
-    def _schedule_beat(self, seconds: float = BEAT_SECONDS) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + seconds
-        self._beat = loop.call_at(due, self._wake, due)
-
-    def _wake(self, due: float) -> None:
-        if asyncio.get_running_loop().time() - due > STALL_SECONDS:
-            self._forgive()
-        self._beat_all()
-
-    def _forgive(self) -> None:
-        """We have not run for a while (stopped, swapped out): read first, judge later."""
-        now = self.broker.clock.monotonic()
-        for session in self.sessions:
-            session.last_received = session.connected = now
-
-    def _beat_all(self) -> None:
-        if self.pulse.beat(self.broker.clock.monotonic()):
-            self._schedule_beat(NEXT_BEAT_SECONDS)
-            return
-        self._beats += 1
-        if self._beats % BEATS_PER_LOOK_FOR_ACKS == 0:
-            self.look_for_late_acks()
-            self._tidier.look(self.broker.clock.monotonic())
-        self._schedule_beat()
-
-    def _renew(self) -> None:
-        """Tables that have grown with a crowd do not shrink by themselves."""
-        self.sessions = dict(self.sessions)
-        self.broker.connections = dict(self.broker.connections)
-        self.pulse.renew()
-
-    def look_for_late_acks(self) -> None:
-        channels = [one for session in self.sessions for one in session.channels.values()]
-        self._patience.look(channels, self.broker.clock.monotonic())
-
-    def _on_alarm(self, reason: str) -> None:
-        for session in list(self.sessions):
-            if reason:
-                session.block(reason)
-            else:
-                session.unblock()
+    def _make_transport(self) -> AmqpTransport:
+        return AmqpTransport(self)
 
     async def stop(self, reason: str = "broker is shutting down") -> None:
-        """Stop accepting, ask clients to go, wait a moment, cut off the rest."""
-        if self._beat is not None:
-            self._beat.cancel()
-        for server in self._listening:
-            server.close()
-        for shaking in self.handshakes:
-            shaking.stop()
-        for session in list(self.sessions):
-            session.close(reason)
-        if self.sessions:
-            self._all_gone = asyncio.Event()
+        """Stop accepting, send connection.close, wait briefly, and abort what is left."""
+        self._stop_accepting()
+        for connection in list(self.connections):
+            connection.close(reason)
+        if self.connections:
+            self._all_closed = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_gone.wait(), STOP_SECONDS)
-        for session in list(self.sessions):
-            session.line.end_in(0)
+                await asyncio.wait_for(self._all_closed.wait(), STOP_SECONDS)
+        for connection in list(self.connections):
+            connection.transport.close_in(0)
         await asyncio.sleep(0)
+
+    def kill(self) -> None:
+        """Stop accepting and abort all connections, as the end of a killed process does."""
+        self._stop_accepting()
+        for connection in list(self.connections):
+            connection.transport.close_in(0)
+
+    def _stop_accepting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for server in self._listeners:
+            server.close()
+        for listener in self.tls_listeners:
+            listener.stop()
+
+    # Timer -------------------------------------------------------------------------------------
+
+    def _schedule_tick(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        self._timer = loop.call_at(due, self._tick, due)
+
+    def _tick(self, due: float) -> None:
+        now = self.broker.clock.monotonic()
+        if asyncio.get_running_loop().time() - due > STALL_SECONDS:
+            for connection in self.connections:
+                connection.restart_timeouts(now)
+        if self.heartbeats.check_due(now):
+            self._schedule_tick(SHORT_TICK_SECONDS)
+            return
+        self._ticks += 1
+        if self._ticks % TICKS_PER_ACK_CHECK == 0:
+            self.check_ack_timeouts()
+        self._schedule_tick(TICK_SECONDS)
+
+    def check_ack_timeouts(self) -> None:
+        channels = [
+            channel for connection in self.connections for channel in connection.channels.values()
+        ]
+        self._ack_timeouts.check(channels, self.broker.clock.monotonic())

@@ -1,82 +1,112 @@
-"""A transaction: publishes and settlements kept back until commit, then joined to one batch.
+"""A transaction: publishes and settlements are kept until tx.commit, then joined to one batch.
 
-A commit happens within one loop turn, so all of it is in one batch of the store, and a batch is
-there whole or not at all after a crash. A batch that meets a full disk joins the next one with all
-of the transaction, and so on: it is answered when it is on disk. Until then messages are in memory
-only, all of a broker's transactions within one limit. A disk that has failed does not come back:
-clients with transactions are told so at once, since a publisher that is blocked cannot commit.
+A commit happens within one tick, so all of it is in one batch of the store, and after a crash a
+batch is there completely or not at all. If a batch meets a full disk, the whole transaction joins
+the next batch, and is answered when it is on disk. Until the commit, messages are in memory only;
+all transactions of a broker together have one limit. A commit that acks records which a consumer
+group has given to another member fails as a whole. A store that has failed does not recover:
+clients with transactions are told at once, because a blocked publisher cannot commit.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqp_server.codec import Publish
+from leveret.amqp_server.codec import Publish
 from leveret.broker import Broker, Plan
-from leveret.broker.upkeep import MESSAGE_OVERHEAD
-from leveret.model.errors import BrokerError
+from leveret.model.errors import BrokerError, PreconditionFailed
 from leveret.model.message import Message
-from leveret.model.store import Indispensable, StoreState
-from queues import Outcome
+from leveret.model.store import MustNotLose, StoreState
+from leveret.queues.entry import Outcome
+from leveret.queues.port import MESSAGE_OVERHEAD
 
 if TYPE_CHECKING:
-    from amqp_server.channel import Channel
-    from amqp_server.consumer import Unacked
+    from leveret.amqp_server.channel import Channel
+    from leveret.amqp_server.consumer import Unacked
 
-_REFERENCE = 8
-"""Octets of the place of a queue in a list."""
+_Publishes = tuple[Publish, Plan, list[Message]]
+"""Consecutive messages with one address, and their plan."""
+_REFERENCE_BYTES = 8
+"""Memory of one list element."""
 
 
 class Transaction:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._upkeep = broker.upkeep
-        self._octets = 0
-        self._publishes: list[tuple[Publish, Plan, Message]] = []
+        self._resource_monitor = broker.resource_monitor
+        self._bytes = 0
+        self._publishes: list[_Publishes] = []
         self._settlements: list[tuple[dict[int, Unacked], Outcome]] = []
 
-    def publish(self, publish: Publish, plan: Plan, message: Message) -> None:
+    def publish(self, publish: Publish, plan: Plan, messages: list[Message]) -> None:
+        """Keep messages with one address; if there are several, none needs validation."""
         if self._broker.store.state is StoreState.FAILED:
             raise BrokerError(self._broker.alarms.reason)
-        octets = len(message.frames) + MESSAGE_OVERHEAD
-        if not plan.reusable:  # a list of its own
-            octets += _REFERENCE * len(plan.queues)
-        self._upkeep.keep_back(octets)
-        self._octets += octets
-        self._publishes.append((publish, plan, message))
+        size = sum([message.content_size for message in messages])
+        size += MESSAGE_OVERHEAD * len(messages)
+        if not plan.reusable:  # the plan has its own list of queues
+            size += _REFERENCE_BYTES * len(plan.targets)
+        self._resource_monitor.reserve_transaction_bytes(size)
+        self._bytes += size
+        self._publishes.append((publish, plan, messages))
 
-    def settle(self, chosen: dict[int, Unacked], outcome: Outcome) -> None:
-        self._settlements.append((chosen, outcome))
+    def settle(self, deliveries: dict[int, Unacked], outcome: Outcome) -> None:
+        self._settlements.append((deliveries, outcome))
 
-    def held(self) -> dict[int, Unacked]:
+    def settled_deliveries(self) -> dict[int, Unacked]:
         """Deliveries whose settlement waits for the commit."""
-        held: dict[int, Unacked] = {}
-        for chosen, _ in self._settlements:
-            held.update(chosen)
-        return held
+        settled: dict[int, Unacked] = {}
+        for deliveries, _ in self._settlements:
+            settled.update(deliveries)
+        return settled
 
     def commit(self, channel: Channel) -> None:
-        publishes = self.take_publishes()
-        settlements, self._settlements = self._settlements, []
-        for publish, plan, message in publishes:
-            if plan.version != channel.vhost.version:
-                plan = channel.vhost.still_there(plan)
-            channel.route(publish.mandatory, plan, message)
-        if publishes:
-            ids = [message.id for _, _, message in publishes]
-            channel.broker.store.save(Indispensable(ids))
-        for chosen, outcome in settlements:
-            channel.settle_all(chosen, outcome)
+        """Publish and settle; raises before anything is done if a settlement would have no effect.
 
-    def take_publishes(self) -> list[tuple[Publish, Plan, Message]]:
-        self._upkeep.let_go(self._octets)
-        publishes, self._publishes, self._octets = self._publishes, [], 0
+        Consumer groups rebalance at the end of a tick, so no partition moves during a commit.
+        """
+        self._require_not_fenced(channel)
+        publishes = self._take_publishes()
+        settlements, self._settlements = self._settlements, []
+        for publish, plan, messages in publishes:
+            if plan.version != channel.vhost.version:
+                plan = channel.vhost.drop_deleted_targets(plan)
+            channel.enqueue_committed(publish.mandatory, plan, messages)
+        if publishes:
+            ids = [message.id for _, _, messages in publishes for message in messages]
+            channel.broker.store.save(MustNotLose(ids))
+        for deliveries, outcome in settlements:
+            channel.settle_all(deliveries, outcome)
+
+    def _require_not_fenced(self, channel: Channel) -> None:
+        """A record whose partition was taken from its consumer is processed by another one.
+
+        If the transaction were committed without this ack, its outputs would be stored twice. Kafka
+        fences producers by the group's generation for the same reason.
+        """
+        for deliveries, outcome in self._settlements:
+            if outcome is Outcome.REQUEUE:
+                continue
+            for tag, (entry, queue, _) in deliveries.items():
+                if entry.is_fenced:
+                    raise PreconditionFailed(
+                        f"delivery tag {tag} of queue '{queue.name}' in vhost "
+                        f"'{channel.vhost.name}' cannot be acknowledged: its partition was taken "
+                        "from this consumer (rebalance, reset or cancel); the transaction is "
+                        "rolled back"
+                    )
+
+    def _take_publishes(self) -> list[_Publishes]:
+        self._resource_monitor.release_transaction_bytes(self._bytes)
+        publishes, self._publishes, self._bytes = self._publishes, [], 0
         return publishes
 
-    def rollback(self, channel: Channel) -> None:
-        """Forget publishes and settlements: the deliveries are unacked again, in order."""
-        self.take_publishes()
-        restored = {**self.held(), **channel.unacked}
-        channel.unacked = dict(sorted(restored.items()))
-        channel.settled_to = min(channel.unacked, default=channel.last_tag + 1) - 1
+    def discard_publishes(self) -> None:
+        self._take_publishes()
+
+    def rollback(self) -> dict[int, Unacked]:
+        """Discard the publishes; returns the deliveries that are unacknowledged again."""
+        self._take_publishes()
+        restored = self.settled_deliveries()
         self._settlements.clear()
+        return restored

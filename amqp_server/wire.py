@@ -1,17 +1,21 @@
-"""The wire floor: bytes in, calls on a sink out. No sockets, no clock, no vhosts.
+"""The AMQP wire protocol without input/output: bytes in, calls on a sink out.
 
-What may come when is the two tables below: a connection state allows certain methods on channel 0,
-and every other method needs an open channel. A missing entry is a ProtocolError with its reply
-code. Content (method, header, body frames) is assembled per channel; when all three lie in the
-buffer together, which is the common case, they are taken as one slice without any state.
+The module knows no sockets, no clock and no virtual hosts. It holds the state of the connection and
+of its channels, and three tables decide everything: `_TRANSITIONS` says which event leads to which
+connection state, `_LEGAL_ON_CHANNEL_0` says which connection methods a state allows, and all other
+methods need an open channel. What a table does not allow is a ProtocolError with its reply code.
 
-Only BrokerError leaves `receive`: what the peer broke, or what the sink refused so hard that the
-connection must close. Everything before the offending frame has then been handed over; after the
-close was sent only connection.close and close-ok are listened to, and nothing at all once framing
-itself was lost.
+Content (method, header and body frames) is assembled per channel. When all three are in the buffer
+together, which is the common case, they are taken as one slice without any state.
 
-Only so much is handed over at once: `has_more` says that the rest waits for the next `receive`, and
-so does what was `set_aside` altogether.
+Only BrokerError leaves `receive`: the peer broke the protocol, or the sink raised an error that
+closes the connection. All frames before the offending one have been handed over by then. After our
+close was sent, and while the peer's close waits for its channels, only connection.close and
+connection.close-ok are handled, and nothing at all once frame boundaries are lost.
+
+One `receive` handles a limited number of frames. `has_more` says that buffered bytes wait for the
+next call, because the limit was reached or because they were passed to `buffer`. Event-loop thread
+only; a crash loses what was not handed over.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import sys
 from enum import Enum, auto
 from typing import Protocol
 
-from amqp_server.codec import (
+from leveret.amqp_server.codec import (
     ACK_ID,
     FRAME_BODY,
     FRAME_HEADER,
@@ -34,34 +38,94 @@ from amqp_server.codec import (
     commands,
     decode_method,
 )
-from amqp_server.known import Known
+from leveret.amqp_server.publish_cache import PublishCache
 from leveret.model.errors import BrokerError, PreconditionFailed, ProtocolError, ReplyCode
-from leveret.model.message import BASIC_CLASS, FRAME_OVERHEAD, Message
+from leveret.model.message import (
+    BASIC_CLASS,
+    FRAME_OVERHEAD,
+    LARGE_BODY,
+    LargeBody,
+    LargeMessage,
+    Message,
+)
 
-FRAME_LIMIT_BEFORE_TUNE = 8192
+FRAME_LIMIT_BEFORE_TUNE = 4096
+"""As in RabbitMQ: the smallest frame_max that a client may negotiate."""
 HARD_MESSAGE_LIMIT = 512 * 1024 * 1024
 METHODS_AT_ONCE = 25
 MESSAGES_AT_ONCE = 200
-"""A millisecond of work; ten thousand fit into one read."""
-_METHOD = MESSAGES_AT_ONCE // METHODS_AT_ONCE  # messages that take as long
-_ACKS = 4  # that take as long as a message
+"""About a millisecond of work; one read may contain ten thousand messages."""
+_METHOD_COST = MESSAGES_AT_ONCE // METHODS_AT_ONCE  # in messages that take as long
+_ACKS_PER_MESSAGE = 4  # acks that take as long as one message
 
 _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">BHIHHQ")
-_ACK = struct.Struct(">QBB")  # tag, flags, end octet
+_ACK = struct.Struct(">QBB")  # delivery tag, flags, frame end
 _ACK_FRAME = 21
+
+
+_Run = tuple[list[Message], int]
+"""Consecutive messages with the same address, and where the last of them ends."""
 
 
 class ConnectionState(Enum):
     AWAIT_HEADER = auto()
     AWAIT_START_OK = auto()
-    LOGGING_IN = auto()
+    AUTHENTICATING = auto()
     AWAIT_TUNE_OK = auto()
     AWAIT_OPEN = auto()
     OPEN = auto()
+    CLOSE_RECEIVED = auto()
     CLOSING = auto()
     CLOSED = auto()
 
+
+class ConnectionEvent(Enum):
+    """What moves a connection from one state to the next."""
+
+    PROTOCOL_HEADER = auto()
+    START_OK = auto()
+    AUTHENTICATED = auto()
+    TUNE_OK = auto()
+    OPEN = auto()
+    CLOSE_RECEIVED = auto()
+    CLOSE_SENT = auto()
+    CLOSED = auto()
+
+
+_ENDS = {
+    ConnectionEvent.CLOSE_SENT: ConnectionState.CLOSING,
+    ConnectionEvent.CLOSED: ConnectionState.CLOSED,
+}
+_TRANSITIONS: dict[ConnectionState, dict[ConnectionEvent, ConnectionState]] = {
+    ConnectionState.AWAIT_HEADER: {
+        ConnectionEvent.PROTOCOL_HEADER: ConnectionState.AWAIT_START_OK,
+        ConnectionEvent.CLOSED: ConnectionState.CLOSED,
+    },
+    ConnectionState.AWAIT_START_OK: {
+        ConnectionEvent.START_OK: ConnectionState.AUTHENTICATING,
+        **_ENDS,
+    },
+    ConnectionState.AUTHENTICATING: {
+        ConnectionEvent.AUTHENTICATED: ConnectionState.AWAIT_TUNE_OK,
+        **_ENDS,
+    },
+    ConnectionState.AWAIT_TUNE_OK: {
+        ConnectionEvent.TUNE_OK: ConnectionState.AWAIT_OPEN,
+        **_ENDS,
+    },
+    ConnectionState.AWAIT_OPEN: {ConnectionEvent.OPEN: ConnectionState.OPEN, **_ENDS},
+    ConnectionState.OPEN: {
+        ConnectionEvent.CLOSE_RECEIVED: ConnectionState.CLOSE_RECEIVED,
+        **_ENDS,
+    },
+    ConnectionState.CLOSE_RECEIVED: {
+        ConnectionEvent.CLOSE_RECEIVED: ConnectionState.CLOSE_RECEIVED,
+        **_ENDS,
+    },
+    ConnectionState.CLOSING: {ConnectionEvent.CLOSED: ConnectionState.CLOSED},
+    ConnectionState.CLOSED: {ConnectionEvent.CLOSED: ConnectionState.CLOSED},
+}
 
 _ANY_TIME = frozenset({commands.Connection.Close, commands.Connection.CloseOk})
 _LEGAL_ON_CHANNEL_0: dict[ConnectionState, frozenset[type[Method]]] = {
@@ -69,11 +133,15 @@ _LEGAL_ON_CHANNEL_0: dict[ConnectionState, frozenset[type[Method]]] = {
     ConnectionState.AWAIT_TUNE_OK: frozenset({commands.Connection.TuneOk}) | _ANY_TIME,
     ConnectionState.AWAIT_OPEN: frozenset({commands.Connection.Open}) | _ANY_TIME,
     ConnectionState.OPEN: frozenset({commands.Connection.UpdateSecret}) | _ANY_TIME,
+    ConnectionState.CLOSE_RECEIVED: _ANY_TIME,
     ConnectionState.CLOSING: _ANY_TIME,
     ConnectionState.CLOSED: frozenset(),
 }
+_ONLY_CLOSES = frozenset({ConnectionState.CLOSE_RECEIVED, ConnectionState.CLOSING})
+"""States in which connection.close and connection.close-ok are handled, and nothing else."""
 _CONNECTION_CLASS = 10
-_CLOSES = (b"\x00\x0a\x00\x32", b"\x00\x0a\x00\x33")  # connection.close and its answer
+_PUBLISH, _BASIC_ACK = (60, 40), (60, 80)
+_CLOSES = (b"\x00\x0a\x00\x32", b"\x00\x0a\x00\x33")  # connection.close, close-ok
 
 
 class ChannelState(Enum):
@@ -81,47 +149,57 @@ class ChannelState(Enum):
     CLOSING = auto()
 
 
+class ChannelSink(Protocol):
+    """A channel as the wire sees it: it takes the frequent methods directly."""
+
+    def on_publish(self, publish: Publish, messages: list[Message]) -> None:
+        """Consecutive messages with the same address and flags; a message whose properties need
+        checking comes alone."""
+
+    def on_ack(self, tags: list[int], multiple: bool) -> None:
+        """Consecutive acknowledgements; if there are several tags, none of them is multiple."""
+
+
+class WireSink(Protocol):
+    """A connection as the wire sees it."""
+
+    def on_header(self) -> None:
+        """The client sent the protocol header."""
+
+    def on_method(self, channel: int, method: Method, table: bytes) -> None:
+        """Every method except basic.publish and single basic.ack frames."""
+
+    def on_refused_content(self, channel: int, error: BrokerError) -> None:
+        """A content header announced a message that is too large."""
+
+
 class WireChannel:
-    """The wire's view of one channel: may it speak, and which content is half here."""
+    """The wire's state of one channel: open or closing, and the content received so far."""
 
-    __slots__ = ("body", "header", "missing", "publish", "sizes", "state")
+    __slots__ = ("body", "header", "missing", "pieces", "publish", "sink", "sizes", "state")
 
-    def __init__(self) -> None:
+    def __init__(self, sink: ChannelSink) -> None:
+        self.sink = sink
         self.state = ChannelState.OPEN
         self.publish: Publish | None = None
         self.header = b""
         self.body = bytearray()
+        self.pieces: list[bytes] = []
+        """The beginning of a large body; `body` is what follows."""
         self.sizes = (0, 0)
-        self.missing = -1  # body octets still to come; -1 while the header is awaited
+        self.missing = -1  # body bytes still to come; -1 while the header is awaited
 
 
-class WireSink(Protocol):
-    """What the meaning floor offers the wire."""
-
-    def on_header(self) -> None: ...
-
-    def on_method(self, channel: int, method: Method, table: bytes) -> None: ...
-
-    def on_publish(self, channel: int, publish: Publish, messages: list[Message]) -> None:
-        """A run of messages with the same address and flags, one after the other; one that needs
-        care comes alone."""
-
-    def on_ack(self, channel: int, tags: list[int], multiple: bool) -> None:
-        """A run of acknowledgements; of several tags each is acknowledged alone."""
-
-    def on_refused_content(self, channel: int, error: BrokerError) -> None: ...
-
-
-class _Enough(Exception):
-    """As much as may be handed over at once has been."""
+class _LimitReached(Exception):
+    """One `receive` has handled as many frames as it may."""
 
 
 class BadProtocolHeader(ProtocolError):
-    """The peer does not speak AMQP 0-9-1."""
+    """The peer does not send the AMQP 0-9-1 protocol header."""
 
 
 class Wire:
-    """One connection's frames."""
+    """The frames and protocol states of one connection."""
 
     def __init__(self, sink: WireSink, max_message_size: int) -> None:
         self.sink = sink
@@ -130,47 +208,101 @@ class Wire:
         self.frame_limit = FRAME_LIMIT_BEFORE_TUNE
         self.channels: dict[int, WireChannel] = {}
         self.last_method: tuple[int, int] = (0, 0)
+        """Class and method id that an error is attributed to."""
+        self.ignores_input = False
         self.has_more = False
-        self._left = MESSAGES_AT_ONCE
-        self._unfinished = 0
+        self.publish_cache = PublishCache()
+        self._publishes = self.publish_cache.by_frame
+        self._budget = MESSAGES_AT_ONCE
+        self._content_bytes = 0
         self._rest = b""
-        self._after = 0  # where reading goes on when the frame at hand is refused
-        self.deaf = False
-        self.share(Known())
-
-    def share(self, known: Known) -> None:
-        """Remember publishes together with others."""
-        self.known = known
-        self._publishes = known.by_frame
+        self._next_frame = 0  # where to continue if the current frame is refused
 
     def __repr__(self) -> str:
         return f"<Wire {self.state.name} channels={len(self.channels)} rest={len(self._rest)}B>"
 
+    # State -------------------------------------------------------------------------------------
+
+    def advance(self, event: ConnectionEvent) -> None:
+        """Change the connection state as `_TRANSITIONS` says; no other code assigns it."""
+        next_state = _TRANSITIONS[self.state].get(event)
+        if next_state is None:
+            raise RuntimeError(f"{event.name} is not possible in state {self.state.name}")
+        self.state = next_state
+
+    def tune(self, frame_max: int) -> None:
+        """connection.tune-ok was accepted."""
+        self.advance(ConnectionEvent.TUNE_OK)
+        self.frame_limit = frame_max
+
+    def open(self, publish_cache: PublishCache) -> None:
+        """connection.open was accepted; `publish_cache` is shared by the user's connections."""
+        self.advance(ConnectionEvent.OPEN)
+        self.publish_cache = publish_cache
+        self._publishes = publish_cache.by_frame
+
+    def open_channel(self, number: int, sink: ChannelSink) -> None:
+        self.channels[number] = WireChannel(sink)
+
+    def begin_channel_close(self, number: int) -> None:
+        """We sent channel.close: ignore the channel's frames until the peer answers. It may never
+        answer, so nothing else is kept of the channel."""
+        channel = self.channels[number]
+        channel.state = ChannelState.CLOSING
+        del channel.sink
+        self._drop_content(channel)
+
+    def remove_channel(self, number: int) -> None:
+        """The channel is closed on both sides, and its number is free."""
+        channel = self.channels.pop(number, None)
+        if channel is not None:
+            self._drop_content(channel)
+
+    def attribute_errors_to(self, method: tuple[int, int]) -> None:
+        """A deferred method runs now: an error that it raises must name it."""
+        self.last_method = method
+
+    def ignore_input(self) -> None:
+        """Drop the buffered bytes and everything that is received from now on."""
+        self.ignores_input = True
+        self.has_more = False
+        self._rest = b""
+
+    def detach(self) -> None:
+        """The socket is gone. Break the reference cycles, so that no garbage collection is needed
+        to free the connection."""
+        self.ignore_input()
+        self.channels.clear()
+        del self.sink
+
+    # Input -------------------------------------------------------------------------------------
+
     @property
     def buffered(self) -> int:
+        """Bytes received that do not belong to a handled frame."""
         return len(self._rest)
 
     @property
-    def set_aside_octets(self) -> int:
-        """Octets that nobody has looked at yet."""
+    def deferred_bytes(self) -> int:
+        """Buffered bytes that were not parsed yet, because the limit was reached."""
         return len(self._rest) if self.has_more else 0
 
     @property
-    def kept(self) -> int:
-        """Octets of what has not come whole: frames, and messages on every channel."""
-        return self._unfinished + (0 if self.has_more else len(self._rest))
+    def partial_bytes(self) -> int:
+        """Bytes of incomplete frames, and of incomplete messages on all channels."""
+        return self._content_bytes + (0 if self.has_more else len(self._rest))
 
     def receive(self, data: bytes) -> None:
-        """Take bytes from the peer and hand over what is complete."""
+        """Take bytes from the peer and hand over the complete frames."""
         self.has_more = False
-        if self.deaf:
+        if self.ignores_input:
             self._rest = b""
             return
         if self._rest:
             data = self._rest + data
             self._rest = b""
         position = 0
-        if self.state is ConnectionState.LOGGING_IN:
+        if self.state is ConnectionState.AUTHENTICATING:
             self._rest = data
             return
         if self.state is ConnectionState.AWAIT_HEADER:
@@ -178,23 +310,23 @@ class Wire:
             if position == 0:
                 self._rest = data
                 return
-        self._left = MESSAGES_AT_ONCE
+        self._budget = MESSAGES_AT_ONCE
         try:
             self._rest = data[self._frames(data, position) :]
         except BrokerError:
-            self._rest = data[self._after :]
+            self._rest = data[self._next_frame :]
             raise
-        except _Enough:
-            self._rest = data[self._after :]
+        except _LimitReached:
+            self._rest = data[self._next_frame :]
             self.has_more = True
 
-    def enough(self) -> None:
-        """What was handed over took its time: the rest is for the next `receive`."""
-        self._left = 0
+    def stop_after_this_frame(self) -> None:
+        """The current frame took long: leave the rest to the next `receive`."""
+        self._budget = 0
 
-    def set_aside(self, data: bytes) -> None:
-        """It has come, and is looked at with the next `receive`."""
-        if not self.deaf:
+    def buffer(self, data: bytes) -> None:
+        """Keep these bytes for the next `receive`."""
+        if not self.ignores_input:
             self._rest += data
             self.has_more = True
 
@@ -203,23 +335,23 @@ class Wire:
             raise BadProtocolHeader("peer does not speak AMQP 0-9-1")
         if len(data) < 8:
             return 0
-        self.state = ConnectionState.AWAIT_START_OK
+        self.advance(ConnectionEvent.PROTOCOL_HEADER)
         self.sink.on_header()
         return 8
 
     def _frames(self, data: bytes, position: int) -> int:
-        """Handle every whole frame from `position` on; where the first partial one starts."""
+        """Handle all complete frames from `position` on; returns where the first partial one is."""
         size_of, end = _FRAME.unpack_from, len(data)
         while end - position >= _FRAME.size:
             kind, channel, size = size_of(data, position)
             if size > self.frame_limit:
-                self._lose_sync(f"frame of {size} octets is larger than {self.frame_limit}")
+                self._lose_sync(f"frame of {size} bytes is larger than {self.frame_limit}")
             last = position + 7 + size
             if last >= end:
                 break
             if data[last] != 0xCE:
-                self._lose_sync("frame does not end with its end octet")
-            self._after = last + 1
+                self._lose_sync("frame does not end with the frame-end byte 0xCE")
+            self._next_frame = last + 1
             if kind == FRAME_METHOD:
                 method_id = data[position + 7 : position + 11]
                 if method_id == PUBLISH_ID and self.state is ConnectionState.OPEN:
@@ -229,111 +361,113 @@ class Wire:
                     position = self._ack(data, position, channel)
                     continue
                 else:
-                    self._spend(_METHOD, position)
+                    self._spend(_METHOD_COST, position)
                     self._method(channel, data[position + 7 : last])
-            elif self.state is not ConnectionState.CLOSING:
+            elif self.state not in _ONLY_CLOSES:
                 self._spend(1, position)
                 self._other_frame(kind, channel, data, position, last)
             position = last + 1
             if self.state is not ConnectionState.OPEN:
-                position, end = self._go_on(position, end)
+                position, end = self._remaining(position, end)
         return position
 
-    def _go_on(self, position: int, end: int) -> tuple[int, int]:
-        """What of the rest is for now: nothing after the end, nothing while logging in."""
+    def _remaining(self, position: int, end: int) -> tuple[int, int]:
+        """The range still to parse: empty after the close, and while a login is checked."""
         if self.state is ConnectionState.CLOSED:
             return end, end
-        return position, position if self.state is ConnectionState.LOGGING_IN else end
+        return position, position if self.state is ConnectionState.AUTHENTICATING else end
 
     def _spend(self, effort: int, position: int) -> None:
-        """On the frame that starts there; all that are ignored are free."""
-        if self._left <= 0 and self.state is ConnectionState.OPEN:
-            self._after = position
-            raise _Enough
-        self._left -= effort
+        """Charge the frame at `position`; frames that are ignored are free."""
+        if self._budget <= 0 and self.state is ConnectionState.OPEN:
+            self._next_frame = position
+            raise _LimitReached
+        self._budget -= effort
 
     def _lose_sync(self, reason: str) -> None:
-        self.deaf = True
-        self._after = sys.maxsize
+        self.ignores_input = True
+        self._next_frame = sys.maxsize
         raise ProtocolError(reason)
 
     # Content -----------------------------------------------------------------------------------
 
     def _publish(self, data: bytes, position: int, last: int, channel: int) -> int:
-        """basic.publish; of what follows in the same buffer, take its content at once, and that
-        of every further message to the same address."""
-        held = self.channels.get(channel)
-        if held is None or held.publish is not None or held.state is ChannelState.CLOSING:
-            return self._publish_out_of_turn(channel, held, last)
+        """basic.publish; takes its content too if it is in the buffer, and all directly following
+        messages with the same address."""
+        wire_channel = self.channels.get(channel)
+        if (
+            wire_channel is None
+            or wire_channel.publish is not None
+            or wire_channel.state is ChannelState.CLOSING
+        ):
+            return self._unexpected_publish(channel, wire_channel, last)
         frame = data[position + 3 : last]
         publish = self._publishes.get(frame)
-        self._spend(0 if publish is not None else _METHOD, position)
+        if self._budget <= 0:
+            self._next_frame = position
+            raise _LimitReached
         if publish is None:
-            self.last_method = (60, 40)
-            publish = self.known.learn(frame)
+            self._budget -= _METHOD_COST
+            self.last_method = _PUBLISH
+            publish = self.publish_cache.add(frame)
         messages, stop = self._run(data, position, last + 1, channel, publish)
         if messages:
-            self._after = stop
-            self._left -= len(messages) * (publish.effort or 1)
-            self.sink.on_publish(channel, publish, messages)
+            self._next_frame = stop
+            self._budget -= len(messages) * (publish.effort or 1)
+            self.last_method = _PUBLISH
+            wire_channel.sink.on_publish(publish, messages)
             return stop
-        held.publish = publish
-        held.missing = -1
+        wire_channel.publish = publish
+        wire_channel.missing = -1
         return last + 1
 
-    def _run(
-        self, data: bytes, position: int, start: int, channel: int, publish: Publish
-    ) -> tuple[list[Message], int]:
-        """Messages whose method frame is the one from `position` to `start`, as long as each is
-        here whole and in one body frame, and there is time for it; where the last of them ends."""
-        method, end, limit = data[position:start], len(data), self.frame_limit
+    def _run(self, data: bytes, position: int, start: int, channel: int, publish: Publish) -> _Run:
+        """Take complete messages with the method frame `data[position:start]` within the budget."""
         messages: list[Message] = []
-        address, most = publish.address, self._left // publish.effort if publish.effort else 0
-        unpack, largest, after = _CONTENT.unpack_from, self.max_message_size, start
+        method, end, end_of_run = data[position:start], len(data), start
+        address, limit, max_size = publish.address, self.frame_limit, self.max_message_size
+        max_count = self._budget // publish.effort if publish.effort else 0
+        unpack, unpack_frame = _CONTENT.unpack_from, _FRAME.unpack_from
+        expected = (FRAME_HEADER, channel, BASIC_CLASS, 0)
         while end - start >= 20:
             kind, same, size, class_id, weight, body_size = unpack(data, start)
             body_start = start + size + FRAME_OVERHEAD
             stop = body_start + body_size + FRAME_OVERHEAD if body_size else body_start
             if (
-                kind != FRAME_HEADER
-                or same != channel
-                or class_id != BASIC_CLASS
-                or weight != 0
+                (kind, same, class_id, weight) != expected
                 or stop > end
                 or size > limit
-                or body_size > largest
+                or body_size > max_size
                 or data[body_start - 1] != 0xCE
-                or (body_size and not self._is_one_body(data, body_start, channel, body_size))
+            ):
+                break
+            if body_size and (
+                body_size > limit
+                or unpack_frame(data, body_start) != (FRAME_BODY, channel, body_size)
+                or data[stop - 1] != 0xCE
             ):
                 break
             try:
                 message = Message(address, channel, data[start:stop], size, body_size)
             except ProtocolError:
                 if messages:
-                    break  # those before it go first
+                    break  # hand over the messages before it first
                 raise
-            needs_care = message.scan.needs_care
-            if needs_care and messages:
+            needs_validation = message.scan.needs_validation
+            if needs_validation and messages:
                 break
             messages.append(message)
-            after = stop
-            if needs_care or len(messages) > most or not data.startswith(method, stop):
+            end_of_run = stop
+            if needs_validation or len(messages) > max_count or not data.startswith(method, stop):
                 break
             start = stop + len(method)
-        return messages, after
+        return messages, end_of_run
 
-    def _is_one_body(self, data: bytes, start: int, channel: int, size: int) -> bool:
-        return (
-            size <= self.frame_limit
-            and _FRAME.unpack_from(data, start) == (FRAME_BODY, channel, size)
-            and data[start + 7 + size] == 0xCE
-        )
-
-    def _publish_out_of_turn(self, channel: int, held: WireChannel | None, last: int) -> int:
-        self.last_method = (60, 40)
-        if held is None:
+    def _unexpected_publish(self, channel: int, wire_channel: WireChannel | None, last: int) -> int:
+        self.last_method = _PUBLISH
+        if wire_channel is None:
             self._refuse_closed_channel(channel)
-        elif held.state is not ChannelState.CLOSING:
+        elif wire_channel.state is not ChannelState.CLOSING:
             self._refuse_in_content()
         return last + 1
 
@@ -341,10 +475,10 @@ class Wire:
         if kind == FRAME_HEARTBEAT:
             self._heartbeat(channel, last - position - 7)
         elif kind in (FRAME_HEADER, FRAME_BODY):
-            held = self.channels.get(channel)
-            if held is None or held.state is ChannelState.OPEN:
+            wire_channel = self.channels.get(channel)
+            if wire_channel is None or wire_channel.state is ChannelState.OPEN:
                 take = self._content_header if kind == FRAME_HEADER else self._content_body
-                take(channel, held, data[position : last + 1])
+                take(channel, wire_channel, data[position : last + 1])
         else:
             raise ProtocolError(f"unknown frame type {kind}")
 
@@ -354,19 +488,24 @@ class Wire:
         if size != 0:
             raise ProtocolError("heartbeat with a payload")
 
-    def _content_header(self, channel: int, held: WireChannel | None, frame: bytes) -> None:
-        """What no peer may say at all is refused before it is asked whose turn it is."""
-        if len(frame) < 22:
-            raise ProtocolError("content header is cut off")
+    def _content_header(self, channel: int, wire_channel: WireChannel | None, frame: bytes) -> None:
+        """A header that is too short for a body size is refused in every state of the channel."""
+        if len(frame) < _CONTENT.size + 1:
+            raise ProtocolError("content header is truncated")
         _, _, size, class_id, weight, body_size = _CONTENT.unpack_from(frame)
-        if body_size > HARD_MESSAGE_LIMIT:
-            raise ProtocolError(f"message of {body_size} octets announced")
-        if held is None or held.publish is None or held.missing != -1:
-            raise ProtocolError("content header out of turn", ReplyCode.UNEXPECTED_FRAME)
+        if wire_channel is None or wire_channel.publish is None or wire_channel.missing != -1:
+            raise ProtocolError("unexpected content header", ReplyCode.UNEXPECTED_FRAME)
         if class_id != BASIC_CLASS or weight != 0:
             raise ProtocolError("content header of another class", ReplyCode.UNEXPECTED_FRAME)
+        if len(frame) < 22:
+            raise ProtocolError("content header has no property flags")
+        if body_size > HARD_MESSAGE_LIMIT:
+            raise ProtocolError(
+                f"content header announces {body_size} bytes, more than {HARD_MESSAGE_LIMIT}"
+            )
         if body_size > self.max_message_size:
-            held.publish = None
+            wire_channel.publish = None
+            self.last_method = _PUBLISH
             self.sink.on_refused_content(
                 channel,
                 PreconditionFailed(
@@ -374,84 +513,85 @@ class Wire:
                 ),
             )
             return
-        held.header, held.body = frame, bytearray()
-        held.sizes, held.missing = (size, body_size), body_size
-        self._unfinished += len(frame)
-        self._finish_content(channel, held)
+        wire_channel.header, wire_channel.body = frame, bytearray()
+        wire_channel.sizes, wire_channel.missing = (size, body_size), body_size
+        self._content_bytes += len(frame)
+        self._finish_content(channel, wire_channel)
 
-    def _content_body(self, channel: int, held: WireChannel | None, frame: bytes) -> None:
-        if held is None or held.publish is None or held.missing == -1:
-            raise ProtocolError("content body out of turn", ReplyCode.UNEXPECTED_FRAME)
+    def _content_body(self, channel: int, wire_channel: WireChannel | None, frame: bytes) -> None:
+        if wire_channel is None or wire_channel.publish is None or wire_channel.missing == -1:
+            raise ProtocolError("unexpected content body", ReplyCode.UNEXPECTED_FRAME)
         size = len(frame) - FRAME_OVERHEAD
-        if size > held.missing:
+        if size > wire_channel.missing:
             raise ProtocolError("content body is longer than announced")
-        held.body += memoryview(frame)[7:-1]
-        held.missing -= size
-        self._unfinished += size
-        self._finish_content(channel, held)
+        wire_channel.body += memoryview(frame)[7:-1]
+        wire_channel.missing -= size
+        self._content_bytes += size
+        if wire_channel.sizes[1] > LARGE_BODY:
+            _cut_pieces(wire_channel)
+        self._finish_content(channel, wire_channel)
 
-    def _finish_content(self, channel: int, held: WireChannel) -> None:
-        """In one body frame, however many it came in: they may be of an octet each."""
-        if held.missing:
+    def _finish_content(self, channel: int, wire_channel: WireChannel) -> None:
+        """Hand over a complete message, its body joined to one frame: a peer may send frames of a
+        single byte."""
+        if wire_channel.missing or wire_channel.publish is None:
             return
-        publish, frames = held.publish, held.header
-        if held.body:
-            head = _FRAME.pack(FRAME_BODY, channel, len(held.body))
-            frames = b"".join((frames, head, held.body, b"\xce"))
-        self._forget_content(held)
-        if publish is not None:
-            message = Message(publish.address, channel, frames, *held.sizes)
-            self.sink.on_publish(channel, publish, [message])
+        publish, header, size = wire_channel.publish, wire_channel.header, wire_channel.sizes[0]
+        body, pieces = wire_channel.body, wire_channel.pieces
+        self._drop_content(wire_channel)
+        self.last_method = _PUBLISH
+        message = _complete_message(publish, channel, header, body, pieces, size)
+        wire_channel.sink.on_publish(publish, [message])
 
-    def _forget_content(self, held: WireChannel) -> None:
-        self._unfinished -= len(held.header) + len(held.body)
-        held.publish, held.header, held.body, held.missing = None, b"", bytearray(), -1
+    def _drop_content(self, wire_channel: WireChannel) -> None:
+        pieces = sum(map(len, wire_channel.pieces))
+        self._content_bytes -= len(wire_channel.header) + pieces + len(wire_channel.body)
+        wire_channel.publish, wire_channel.missing = None, -1
+        wire_channel.header, wire_channel.body, wire_channel.pieces = b"", bytearray(), []
 
-    def close_channel(self, held: WireChannel) -> None:
-        """We have closed it: until the peer answers nothing on it counts."""
-        held.state = ChannelState.CLOSING
-        self._forget_content(held)
-
-    def forget_contents(self) -> None:
-        """No message that has come in part will be heard to its end."""
-        for held in self.channels.values():
-            self._forget_content(held)
+    def drop_contents(self) -> None:
+        """The connection ends: incomplete messages will not be completed."""
+        for wire_channel in self.channels.values():
+            self._drop_content(wire_channel)
 
     # Methods -----------------------------------------------------------------------------------
 
     def _ack(self, data: bytes, position: int, channel: int) -> int:
-        """basic.ack, and further ones of single tags that follow it; where the last one ends."""
-        held = self.channels.get(channel)
+        """basic.ack and directly following acks of single tags; return where the last one ends."""
+        wire_channel = self.channels.get(channel)
         after = position + _ACK_FRAME
-        if held is None or held.publish is not None:
+        if wire_channel is None or wire_channel.publish is not None:
             self._method(channel, data[position + 7 : position + 20])
-        elif held.state is ChannelState.OPEN:
-            self._spend(1, position)
+        elif wire_channel.state is ChannelState.OPEN:
+            if self._budget <= 0 and self.state is ConnectionState.OPEN:  # as in _spend
+                self._next_frame = position
+                raise _LimitReached
+            self._budget -= 1
             tag, bits, _ = _ACK.unpack_from(data, position + 11)
             tags = [tag]
             if not bits & 1:
                 after = self._more_acks(data, position, after, tags)
-            self._left -= len(tags) // _ACKS
-            self._after = after
-            self.last_method = (60, 80)
-            self.sink.on_ack(channel, tags, bool(bits & 1))
+            self._budget -= len(tags) // _ACKS_PER_MESSAGE
+            self._next_frame = after
+            self.last_method = _BASIC_ACK
+            wire_channel.sink.on_ack(tags, bool(bits & 1))
         return after
 
     def _more_acks(self, data: bytes, position: int, after: int, tags: list[int]) -> int:
         head, end, unpack = data[position : position + 11], len(data), _ACK.unpack_from
         while end - after >= _ACK_FRAME and data.startswith(head, after):
-            tag, bits, end_octet = unpack(data, after + 11)
-            if bits & 1 or end_octet != 0xCE or len(tags) > self._left * _ACKS:
+            tag, bits, frame_end = unpack(data, after + 11)
+            if bits & 1 or frame_end != 0xCE or len(tags) > self._budget * _ACKS_PER_MESSAGE:
                 break
             tags.append(tag)
             after += _ACK_FRAME
         return after
 
     def _method(self, channel: int, payload: bytes) -> None:
-        if self.state is ConnectionState.CLOSING and (channel or payload[:4] not in _CLOSES):
+        if self.state in _ONLY_CLOSES and (channel or payload[:4] not in _CLOSES):
             return
         if len(payload) < 4:
-            raise ProtocolError("method frame is too short to name a method")
+            raise ProtocolError("method frame is shorter than a method id")
         self.last_method = struct.unpack_from(">HH", payload)
         if channel == 0:
             self._connection_method(payload)
@@ -469,21 +609,21 @@ class Wire:
     def _channel_method(self, channel: int, payload: bytes) -> None:
         if self.state is not ConnectionState.OPEN:
             raise ProtocolError("connection is not open", ReplyCode.CHANNEL_ERROR)
-        held = self.channels.get(channel)
+        wire_channel = self.channels.get(channel)
         opens = self.last_method == (20, 10)
-        if held is None and not opens:
-            if self.last_method == (20, 41):  # answers our close, which the peer's had crossed
+        if wire_channel is None and not opens:
+            if self.last_method == (20, 41):  # answers our close, which crossed the peer's
                 return
             self._refuse_closed_channel(channel)
         if self.last_method[0] == _CONNECTION_CLASS:
             raise ProtocolError("connection method on a channel", ReplyCode.COMMAND_INVALID)
-        if held is not None:
-            if held.state is ChannelState.CLOSING:
+        if wire_channel is not None:
+            if wire_channel.state is ChannelState.CLOSING:
                 self._closing_channel_method(channel, payload)
                 return
             if opens:
                 raise ProtocolError("second 'channel.open' seen", ReplyCode.CHANNEL_ERROR)
-            if held.publish is not None:
+            if wire_channel.publish is not None:
                 self._refuse_in_content()
         method, table = decode_method(payload)
         self.sink.on_method(channel, method, table)
@@ -498,3 +638,25 @@ class Wire:
 
     def _refuse_in_content(self) -> None:
         raise ProtocolError("method inside content", ReplyCode.UNEXPECTED_FRAME)
+
+
+def _cut_pieces(wire_channel: WireChannel) -> None:
+    """Move complete pieces of a large body out of the buffer, which is copied when it grows."""
+    body = wire_channel.body
+    while len(body) >= LARGE_BODY:
+        with memoryview(body) as view:
+            wire_channel.pieces.append(bytes(view[:LARGE_BODY]))
+        del body[:LARGE_BODY]
+
+
+def _complete_message(
+    publish: Publish, channel: int, header: bytes, body: bytearray, pieces: list[bytes], size: int
+) -> Message:
+    if pieces:
+        large_body = LargeBody([*pieces, bytes(body)] if body else pieces)
+        return LargeMessage(publish.address, header, size, large_body)
+    frames = header
+    if body:
+        head = _FRAME.pack(FRAME_BODY, channel, len(body))
+        frames = b"".join((header, head, body, b"\xce"))
+    return Message(publish.address, channel, frames, size, len(body))

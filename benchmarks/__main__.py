@@ -1,4 +1,4 @@
-"""`python -m benchmarks`. Worker processes import this file, so it imports nothing by itself."""
+"""`python -m benchmarks`. Worker processes import this file, so it imports nothing at the top."""
 
 if __name__ == "__main__":
     import sys

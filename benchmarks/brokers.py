@@ -1,16 +1,15 @@
-"""The two brokers as processes: started on free loopback ports, in directories of their own.
+"""The two brokers as processes: started on free loopback ports, each in its own directory.
 
-Both run with their default settings and all cores. RabbitMQ runs as the user who runs the
-benchmark, with its own node name, cookie, port mapper and no configuration file, so it shares
-nothing with a RabbitMQ that the machine may already run. They have sessions of their
-own, so an interrupt at the terminal reaches the benchmark alone, which then stops them by process
-id; the directories go with them.
+Both run with their default settings and all cores. RabbitMQ runs as the current user, with its own
+node name, cookie, port mapper and no configuration file, so it shares nothing with a RabbitMQ that
+is already running on the machine. Each broker has its own session, so an interrupt at the terminal
+reaches only the benchmark, which then stops the brokers by process id and removes their
+directories.
 """
 
 import compileall
 import contextlib
 import os
-import random
 import re
 import shutil
 import signal
@@ -28,21 +27,18 @@ from pathlib import Path
 import psutil
 
 from benchmarks.connection import Address
-
-ROOT = Path(__file__).parents[1]
+from leveret.testing.ports import free_port
 
 HOST = "127.0.0.1"
 RABBITMQ_SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-_ROOT = Path(__file__).resolve().parents[1]
-_START_WITHIN = 180.0
-_STOP_WITHIN = 20.0
-_POLL = 0.002
-_CHOSEN_PORTS = 20_000, 32_000
-"""Below those that the system gives away by itself."""
+ROOT = Path(__file__).resolve().parents[1]
+_START_TIMEOUT = 180.0
+_STOP_TIMEOUT = 20.0
+_POLL_SECONDS = 0.002
 
 
 class StartError(Exception):
-    """A broker did not start."""
+    """A broker did not start or has exited."""
 
 
 class Kind(StrEnum):
@@ -55,7 +51,7 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class Running:
+class RunningBroker:
     """A started broker. `seconds` is the time from exec to the first AMQP connection.start."""
 
     kind: Kind
@@ -66,7 +62,7 @@ class Running:
     seconds: float = 0.0
 
     def resident(self) -> int:
-        """Resident octets of the broker and its children."""
+        """Resident memory of the broker and its child processes, in bytes."""
         return sum(process.memory_info().rss for process in self._tree())
 
     def cpu_seconds(self) -> float:
@@ -98,44 +94,48 @@ class Running:
 
 
 def start(
-    kind: Kind, settings: Mapping[str, str] | None = None, data: Path | None = None
-) -> Running:
-    """Start a broker and wait until it speaks AMQP.
+    kind: Kind,
+    settings: Mapping[str, str] | None = None,
+    data: Path | None = None,
+    module: str = "leveret",
+) -> RunningBroker:
+    """Start a broker and wait until it answers an AMQP protocol header.
 
-    For Leveret `settings` are variables of its environment (none by default), and `data` is a
-    directory that stays when the broker has stopped (by default one of its own, empty at first).
+    For Leveret, `settings` are additional environment variables, `data` is a directory that is
+    kept when the broker stops (by default a new one, which is removed), and `module` is run with
+    the arguments of `leveret serve`.
     """
     if kind is Kind.RABBITMQ:
         return _start_rabbitmq()
-    return _start_leveret(settings or {}, data)
+    return _start_leveret(settings or {}, data, module)
 
 
 @cache
 def _compile() -> None:
-    """Bytecode beside the sources, as an installed package has it from the start."""
+    """Compile to bytecode in advance, as installing a package does."""
     for package in ("leveret", "amqp_server", "queues", "exchange", "bindings", "http_admin"):
         compileall.compile_dir(ROOT / package, quiet=2, rx=re.compile("node_modules"))
 
 
-def _start_leveret(settings: Mapping[str, str], data: Path | None) -> Running:
+def _start_leveret(settings: Mapping[str, str], data: Path | None, module: str) -> RunningBroker:
     _compile()
     directory = Path(tempfile.mkdtemp(prefix="leveret-bench-"))
     port = free_port()
-    command = [sys.executable, "-m", "leveret", "serve", "--host", HOST]
+    command = [sys.executable, "-m", module, "serve", "--host", HOST]
     command += ["--data-dir", str(data or directory / "data")]
     command += ["--amqp-port", str(port)]
     environment = {**os.environ, "LEVERET_HTTP_PORT": "0", **settings}
     return _launch(Kind.LEVERET, command, environment, directory, Address(HOST, port))
 
 
-def _start_rabbitmq() -> Running:
+def _start_rabbitmq() -> RunningBroker:
     if not RABBITMQ_SERVER.exists():
-        raise StartError(f"{RABBITMQ_SERVER} is missing")
+        raise StartError(f"{RABBITMQ_SERVER} is missing: install rabbitmq-server")
     directory = Path(tempfile.mkdtemp(prefix="rabbitmq-bench-"))
-    port, mapper_port = free_port(), free_port()
-    environment = _rabbitmq_environment(directory, port, mapper_port)
-    mapper = subprocess.Popen(
-        ["epmd", "-port", str(mapper_port), "-address", HOST],
+    port, epmd_port = free_port(), free_port()
+    environment = _rabbitmq_environment(directory, port, epmd_port)
+    epmd = subprocess.Popen(
+        ["epmd", "-port", str(epmd_port), "-address", HOST],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=environment,
@@ -143,14 +143,14 @@ def _start_rabbitmq() -> Running:
     )
     command = [str(RABBITMQ_SERVER)]
     address = Address(HOST, port)
-    return _launch(Kind.RABBITMQ, command, environment, directory, address, [mapper])
+    return _launch(Kind.RABBITMQ, command, environment, directory, address, [epmd])
 
 
-def _rabbitmq_environment(directory: Path, port: int, mapper_port: int) -> dict[str, str]:
+def _rabbitmq_environment(directory: Path, port: int, epmd_port: int) -> dict[str, str]:
     (directory / "enabled_plugins").write_text("[].\n")
     (directory / "environment").write_text("")
     (directory / "rabbitmq.conf").write_text("")
-    own = {
+    settings = {
         "HOME": str(directory),
         "RABBITMQ_NODENAME": f"bench{port}@localhost",
         "RABBITMQ_NODE_IP_ADDRESS": HOST,
@@ -161,13 +161,13 @@ def _rabbitmq_environment(directory: Path, port: int, mapper_port: int) -> dict[
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
         "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
         "RABBITMQ_LOG_BASE": str(directory / "log"),
-        "ERL_EPMD_PORT": str(mapper_port),
+        "ERL_EPMD_PORT": str(epmd_port),
         "ERL_EPMD_ADDRESS": HOST,
-        # With this the start script becomes the broker instead of watching over it.
+        # With this the start script execs the broker instead of supervising it.
         "RUNNING_UNDER_SYSTEMD": "true",
     }
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("RABBITMQ_")}
-    return {**inherited, **own}
+    return {**inherited, **settings}
 
 
 def _launch(
@@ -177,7 +177,7 @@ def _launch(
     directory: Path,
     address: Address,
     helpers: Sequence[subprocess.Popen[bytes]] = (),
-) -> Running:
+) -> RunningBroker:
     with (directory / "output.log").open("wb") as log:
         began = time.monotonic()
         process = subprocess.Popen(
@@ -186,10 +186,10 @@ def _launch(
             stdout=log,
             stderr=log,
             env=environment,
-            cwd=_ROOT,
+            cwd=ROOT,
             start_new_session=True,
         )
-    running = Running(kind, address, process, directory, helpers)
+    running = RunningBroker(kind, address, process, directory, helpers)
     try:
         _wait_accepting(running)
     except BaseException:
@@ -199,7 +199,7 @@ def _launch(
     return running
 
 
-def _wait_accepting(running: Running) -> None:
+def _wait_accepting(running: RunningBroker) -> None:
     def accepts() -> bool:
         try:
             with socket.create_connection((HOST, running.address.port), timeout=5) as sock:
@@ -208,14 +208,14 @@ def _wait_accepting(running: Running) -> None:
         except OSError:
             return False
 
-    if not wait_until(lambda: running.process.poll() is not None or accepts(), _START_WITHIN):
-        raise StartError(f"{running.kind} does not accept\n{running.log_tail()}")
+    if not wait_until(lambda: running.process.poll() is not None or accepts(), _START_TIMEOUT):
+        raise StartError(f"{running.kind} did not accept a connection\n{running.log_tail()}")
     if running.process.poll() is not None:
         code = running.process.returncode
         raise StartError(f"{running.kind} exited with code {code}\n{running.log_tail()}")
 
 
-def wait_until(condition: Callable[[], bool], within: float, poll: float = _POLL) -> bool:
+def wait_until(condition: Callable[[], bool], within: float, poll: float = _POLL_SECONDS) -> bool:
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
@@ -224,23 +224,12 @@ def wait_until(condition: Callable[[], bool], within: float, poll: float = _POLL
     return True
 
 
-def free_port() -> int:
-    """One that stays free until it is used: the system gives others to those who do not choose."""
-    ports = list(range(*_CHOSEN_PORTS))
-    random.SystemRandom().shuffle(ports)
-    for port in ports:
-        with socket.socket() as sock, contextlib.suppress(OSError):
-            sock.bind((HOST, port))
-            return port
-    raise OSError(f"no port is free from {_CHOSEN_PORTS[0]} to {_CHOSEN_PORTS[1]}")
-
-
 def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGTERM)
     try:
-        process.wait(_STOP_WITHIN)
+        process.wait(_STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

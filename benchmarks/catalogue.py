@@ -1,7 +1,7 @@
-"""The table of workloads: what is run, which figures it yields, and what is aimed at.
+"""The table of workloads: what is run, which figures it yields, and the goals.
 
-A goal is how many times better than RabbitMQ in the same run Leveret is to be; where there is
-none the row is there to be known. `most` bounds Leveret's own figure beside the ratio.
+A goal is how many times better than RabbitMQ Leveret should be in the same run; a row without a
+goal is for information. `limit` is an upper bound of Leveret's own figure.
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,32 @@ from benchmarks.scenarios.base import Scenario
 from benchmarks.scenarios.cost import Cost
 from benchmarks.scenarios.flow import Flow
 from benchmarks.scenarios.footprint import Footprint
+from benchmarks.scenarios.full_restart import FullRestart
 from benchmarks.scenarios.group import GroupReplay
 from benchmarks.scenarios.idle import IdleQueues
 from benchmarks.scenarios.in_process import InProcess
-from benchmarks.scenarios.latency import ConfirmLatency, RequestReply, SteadyLatency
+from benchmarks.scenarios.latency import (
+    ConfirmLatency,
+    Lateness,
+    RequestReply,
+    SteadyLatency,
+)
 from benchmarks.scenarios.restart import LongLog
+from benchmarks.scenarios.stalls import Stalls
+from benchmarks.scenarios.transient_flood import TransientFlood
+from benchmarks.stall_work import (
+    DeclareWideLog,
+    DeleteVhost,
+    Import,
+    LargeMessages,
+    LargeTransactions,
+    ManyGroups,
+    ObjectMetrics,
+    Read,
+    ReadHistory,
+    WideLog,
+    Work,
+)
 from benchmarks.topology import Topology
 
 BOTH = (Kind.LEVERET, Kind.RABBITMQ)
@@ -35,7 +56,7 @@ class Measure:
     label: str
     unit: Unit
     goal: float | None = None
-    most: float | None = None
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +70,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A row made of two others: how many times dearer `large` is than `small`, per broker."""
+    """A row made of two others: how many times slower `large` is than `small`, per broker."""
 
     name: str
     label: str
     small: str
     large: str
-    most: float
+    limit: float
 
 
 def _rate(label: str, goal: float | None = None, key: str = "rate") -> tuple[Measure, ...]:
@@ -160,6 +181,14 @@ def _percentiles(label: str, p50: float | None, p99: float | None) -> tuple[Meas
     )
 
 
+def _lateness(label: str) -> tuple[Measure, ...]:
+    """On a quiet machine a message leaves within 2 ms."""
+    return (
+        Measure("p50", f"{label}, p50", Unit.MILLISECONDS, limit=2.0),
+        Measure("p99", f"{label}, p99", Unit.MILLISECONDS),
+    )
+
+
 _TRANSIENT = (
     Workload(
         "transient-100b", _single("bench.100b"), _rate("transient, auto-ack, 1→1, 100 B", 1.8)
@@ -227,6 +256,13 @@ _DURABLE = (
         _confirm(consumed=True),
         _percentiles("the same, consumer acks each", 1.0, None),
     ),
+    Workload(
+        "late-delayed",
+        Lateness(is_delayed=True),
+        _lateness("delayed message, lateness"),
+        brokers=(Kind.LEVERET,),
+    ),
+    Workload("late-expired", Lateness(is_delayed=False), _lateness("expired message, lateness")),
 )
 
 _LOG = (
@@ -266,7 +302,7 @@ _LONG_LOG = (
                 "startup",
                 "start with 10,000,000 records in 1,000 segments",
                 Unit.SECONDS,
-                most=3.0,
+                limit=3.0,
             ),
             *_rate("log: replay of the last 300,000 of 10,000,000", key="tail"),
         ),
@@ -280,11 +316,27 @@ _FOOTPRINT = (
         "footprint",
         Footprint(),
         (
-            Measure("startup", "start until it accepts", Unit.SECONDS, 10.0, most=0.5),
+            Measure("startup", "start until it accepts", Unit.SECONDS, 10.0, limit=0.5),
             Measure("idle", "resident when idle", Unit.MEGABYTES, 2.0),
             Measure("connection", "1,000 idle connections, each", Unit.KILOBYTES),
         ),
     ),
+)
+
+_FLOOD = tuple(
+    Workload(
+        name,
+        TransientFlood(count),
+        (
+            Measure("filled", f"{label} transient messages of 100 B", Unit.MEGABYTES, limit=300),
+            Measure("left", "more than before, when they are gone", Unit.MEGABYTES, limit=100),
+        ),
+        rounds=1,
+    )
+    for name, label, count in (
+        ("flood-2000000", "2,000,000", 2_000_000),
+        ("flood-10000000", "10,000,000", 10_000_000),
+    )
 )
 
 _IN_PROCESS = (
@@ -292,10 +344,10 @@ _IN_PROCESS = (
         "in-process",
         InProcess(),
         (
-            Measure("asyncio", "in-process start, asyncio", Unit.MILLISECONDS, most=100.0),
-            Measure("asyncio-first", "the first of a process", Unit.MILLISECONDS, most=100.0),
-            Measure("threaded", "in-process start, on a thread", Unit.MILLISECONDS, most=100.0),
-            Measure("threaded-first", "the first of a process", Unit.MILLISECONDS, most=100.0),
+            Measure("asyncio", "in-process start, asyncio", Unit.MILLISECONDS, limit=100.0),
+            Measure("asyncio-first", "the first of a process", Unit.MILLISECONDS, limit=100.0),
+            Measure("threaded", "in-process start, on a thread", Unit.MILLISECONDS, limit=100.0),
+            Measure("threaded-first", "the first of a process", Unit.MILLISECONDS, limit=100.0),
         ),
         brokers=(Kind.LEVERET,),
         rounds=1,
@@ -308,10 +360,28 @@ _IDLE = (
         IdleQueues(),
         (
             Measure(
-                "made", "5,000 durable queues, 5 bindings each: a queue", Unit.KILOBYTES, most=20.48
+                "made",
+                "5,000 durable queues, 5 bindings each: a queue",
+                Unit.KILOBYTES,
+                limit=20.48,
             ),
-            Measure("found", "the same after a restart: a queue", Unit.KILOBYTES, most=20.48),
-            Measure("startup", "start with them", Unit.SECONDS, most=5.0),
+            Measure("found", "the same after a restart: a queue", Unit.KILOBYTES, limit=20.48),
+            Measure("startup", "start with them", Unit.SECONDS, limit=5.0),
+        ),
+        brokers=(Kind.LEVERET,),
+        rounds=1,
+    ),
+    Workload(
+        "full-restart",
+        FullRestart(),
+        (
+            Measure(
+                "cpu",
+                "restart with 1,000,000 messages, 20,000 queues and 100,000 bindings: CPU time",
+                Unit.SECONDS,
+                limit=5.0,
+            ),
+            Measure("memory", "its memory then", Unit.MEGABYTES, limit=300.0),
         ),
         brokers=(Kind.LEVERET,),
         rounds=1,
@@ -325,26 +395,68 @@ _COST = (
             _single("bench.history", durable=True, window=1000, ack_every=100),
             without={"LEVERET_HISTORY": "off"},
         ),
-        (Measure("lost", "persistent: lost to history", Unit.PERCENT, most=20.0),),
+        (Measure("lost", "persistent: lost to history", Unit.PERCENT, limit=20.0),),
         brokers=(Kind.LEVERET,),
         rounds=1,
     ),
     Workload(
         "polling-cost",
         Cost(_single("bench.polled"), polled=True),
-        (Measure("lost", "transient: lost to polling the API", Unit.PERCENT, most=5.0),),
+        (Measure("lost", "transient: lost to polling the API", Unit.PERCENT, limit=5.0),),
         brokers=(Kind.LEVERET,),
         rounds=1,
     ),
 )
 
-WORKLOADS = (*_TRANSIENT, *_DURABLE, *_LOG, *_LONG_LOG, *_FOOTPRINT, *_IN_PROCESS, *_IDLE, *_COST)
+STALLS: tuple[tuple[str, str, Work], ...] = (
+    ("import-5000", "import of 5,000 queues, 25,000 bindings", Import(5_000)),
+    ("import-20000", "import of 20,000 queues, 100,000 bindings", Import(20_000)),
+    ("list-queues", "listing 20,000 queues", Read("/api/queues", 20_000)),
+    ("list-bindings", "listing 100,000 bindings", Read("/api/bindings", 20_000)),
+    ("export", "export of 20,000 queues, 100,000 bindings", Read("/api/definitions", 20_000)),
+    ("object-metrics", "per-object metrics of 26,000 objects", ObjectMetrics()),
+    ("delete-vhost", "deleting a vhost of 5,000 queues", DeleteVhost()),
+    ("read-history", "reading history over HTTP", ReadHistory()),
+    ("large-transient", "three transient messages of 128 MiB", LargeMessages(persistent=False)),
+    ("large-persistent", "three persistent messages of 128 MiB", LargeMessages(persistent=True)),
+    ("declare-wide-log", "declaring and deleting a log of 1,000 partitions", DeclareWideLog()),
+    ("transactions", "commits of 100,000 messages", LargeTransactions()),
+    ("wide-log", "use of a log of 1,000 partitions", WideLog()),
+    ("many-groups", "2,000 groups on one log", ManyGroups()),
+)
+"""Name, label and work of each row; `stall_work.py` says how to add one."""
+
+
+def _stall(name: str, label: str, work: Work) -> Workload:
+    measures = (
+        Measure("p50", f"confirms during {label}, p50", Unit.MILLISECONDS),
+        Measure("p99", "the same, p99", Unit.MILLISECONDS, limit=50.0),
+        Measure("max", "the same, longest", Unit.MILLISECONDS, limit=150.0),
+        Measure("loop", "longest work of the event loop, CPU time", Unit.MILLISECONDS, limit=20.0),
+    )
+    return Workload(f"stall-{name}", Stalls(work), measures, brokers=(Kind.LEVERET,), rounds=1)
+
+
+_STALLS = tuple(_stall(*row) for row in STALLS)
+
+WORKLOADS = (
+    *_TRANSIENT,
+    *_DURABLE,
+    *_LOG,
+    *_LONG_LOG,
+    *_FOOTPRINT,
+    *_FLOOD,
+    *_IN_PROCESS,
+    *_IDLE,
+    *_COST,
+    *_STALLS,
+)
 GROWTHS = (
     Growth(
         "topic-growth",
         "topic: cost of 25,000 bindings over 25",
         small="topic-25",
         large="topic-25000",
-        most=2.0,
+        limit=2.0,
     ),
 )

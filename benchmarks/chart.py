@@ -7,8 +7,8 @@ from html import escape
 from benchmarks.runner import Row
 
 _WIDTH, _LABEL, _BAR, _GAP, _TOP = 900, 300, 18, 10, 46
-_ROOM = _WIDTH - _LABEL - 90
-_LONGEST = 10.0
+_BAR_AREA = _WIDTH - _LABEL - 90
+_MAX_RATIO = 10.0
 _STYLE = """
     text { font: 13px system-ui, sans-serif; fill: #374151 }
     .title { font-weight: 600; font-size: 15px }
@@ -19,11 +19,11 @@ _STYLE = """
 
 
 def svg(rows: Sequence[Row]) -> str:
-    """The chart as SVG text. Ratios beyond ten fill the room; their number says how far."""
+    """The chart as SVG text. Ratios above ten have a bar of full length and their number."""
     drawn = [row for row in rows if row.ratio is not None]
     height = _TOP + len(drawn) * (_BAR + _GAP) + 20
-    longest = min(max((row.ratio or 0 for row in drawn), default=1.0), _LONGEST)
-    scale = _ROOM / max(longest, 2.0)
+    longest = min(max((row.ratio or 0 for row in drawn), default=1.0), _MAX_RATIO)
+    scale = _BAR_AREA / max(longest, 2.0)
     one = _LABEL + scale
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
@@ -32,14 +32,14 @@ def svg(rows: Sequence[Row]) -> str:
         f'<line class="one" x1="{one:.1f}" x2="{one:.1f}" y1="{_TOP - 10}" y2="{height - 12}"/>',
         f'<text x="{one - 8:.1f}" y="{_TOP - 14}">1x</text>',
     ]
-    for place, row in enumerate(drawn):
-        parts += _bar(row, _TOP + place * (_BAR + _GAP), scale)
+    for index, row in enumerate(drawn):
+        parts += _bar(row, _TOP + index * (_BAR + _GAP), scale)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _bar(row: Row, top: int, scale: float) -> list[str]:
     ratio = row.ratio or 0.0
-    length = min(ratio * scale, _ROOM)
+    length = min(ratio * scale, _BAR_AREA)
     kind = {True: "met", False: "missed", None: "plain"}[row.met]
     middle = top + _BAR - 5
     parts = [
@@ -49,7 +49,7 @@ def _bar(row: Row, top: int, scale: float) -> list[str]:
     ]
     goal = re.match(r"≥ ([0-9.]+)x", row.goal)
     if goal:
-        at = _LABEL + min(float(goal[1]) * scale, _ROOM)
+        at = _LABEL + min(float(goal[1]) * scale, _BAR_AREA)
         parts.append(
             f'<line class="goal" x1="{at:.1f}" x2="{at:.1f}" y1="{top - 3}" y2="{top + _BAR + 3}"/>'
         )

@@ -1,7 +1,7 @@
 """The command: start the brokers, run the selected workloads, report, stop the brokers.
 
-Exits 0 whatever the figures are; 1 if a run lost messages, broke framing or failed; 2 if a broker
-did not start or nothing was selected.
+Exit code: 0 whatever the figures are; 1 if a run lost messages, broke framing or failed; 2 if a
+broker did not start or no workload was selected.
 """
 
 import argparse
@@ -15,16 +15,16 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import catalogue, ceiling, chart, report, runner
-from benchmarks.brokers import Kind, Running, StartError, start
+from benchmarks.brokers import Kind, RunningBroker, StartError, start
 from benchmarks.connection import Connection
-from benchmarks.crew import RunError
 from benchmarks.debian import ensure_rabbitmq
-from benchmarks.scenarios.base import Pace
+from benchmarks.scenarios.base import RunLength
 from benchmarks.spark import suite as spark
+from benchmarks.workers import RunError
 
 _PLAIN_WIDTH = 120
-_FULL = runner.Plan(rounds=3, pace=Pace(seconds=4.0))
-_QUICK = runner.Plan(rounds=1, pace=Pace(seconds=2.0, share=0.1))
+_FULL = runner.Plan(rounds=3, length=RunLength(seconds=4.0))
+_QUICK = runner.Plan(rounds=1, length=RunLength(seconds=2.0, share=0.1))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,16 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(line, highlight=False)
         return 0
     workloads = runner.select(catalogue.WORKLOADS, options.only)
-    about_spark = [] if workloads else spark.select(options.only)
-    if not workloads and not about_spark:
-        console.print(f"no workload matches {options.only!r}; --list shows them all")
+    spark_workloads = [] if workloads else spark.select(options.only)
+    if not workloads and not spark_workloads:
+        console.print(f"no workload matches {options.only!r}: --list shows all of them")
         return 2
     _allow_many_files()
-    # Ended from outside, it must still stop the brokers it started.
+    # SIGTERM must not leave the brokers running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        if about_spark:
-            return _run_spark(console, about_spark, options)
+        if spark_workloads:
+            return _run_spark(console, spark_workloads, options)
         return _run(console, workloads, options)
     except StartError as error:
         console.print(str(error), markup=False)
@@ -70,12 +70,12 @@ def _run(
     results: list[runner.Result] = []
     with contextlib.ExitStack() as stack:
         status = stack.enter_context(console.status("starting the brokers"))
-        brokers: dict[Kind, Running] = {}
+        brokers: dict[Kind, RunningBroker] = {}
         for kind in kinds:
             brokers[kind] = start(kind)
             stack.callback(brokers[kind].stop)
         versions = {kind: _version(broker) for kind, broker in brokers.items()}
-        # An interrupted benchmark still shows what it has.
+        # An interrupted benchmark still reports the finished workloads.
         with contextlib.suppress(KeyboardInterrupt):
             for workload in workloads:
                 results.append(runner.measure(workload, brokers, plan, status.update))
@@ -98,8 +98,8 @@ def _run_spark(console: Console, chosen: Sequence[str], options: argparse.Namesp
         options.json.write_text(report.dumps(spark.document(findings)))
     if options.markdown:
         page = options.markdown.read_text() if options.markdown.exists() else ""
-        told = report.with_results(page, spark.markdown(findings), spark.MARKS)
-        options.markdown.write_text(told)
+        page = report.with_results(page, spark.markdown(findings), spark.MARKS)
+        options.markdown.write_text(page)
     return 0
 
 
@@ -120,14 +120,14 @@ def _publish(
         options.chart.write_text(chart.svg(rows))
 
 
-def _version(broker: Running) -> str:
+def _version(broker: RunningBroker) -> str:
     with Connection(broker.address) as connection:
         server = connection.server
     return f"{broker.kind.label} {server.get('version', '')}".strip()
 
 
 def _allow_many_files() -> None:
-    """A thousand connections need more descriptors than a shell usually allows."""
+    """Raise the limit of open files: a thousand connections exceed the usual one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -139,15 +139,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="PATTERN", help="workloads by name or glob")
     parser.add_argument("--quick", action="store_true", help="one round of 2 s each")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures as JSON")
-    parser.add_argument(
-        "--markdown", metavar="FILE", type=Path, help="put the table between FILE's result marks"
-    )
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="replace the results in FILE")
     parser.add_argument("--chart", metavar="FILE", type=Path, help="write a bar chart as SVG")
     parser.add_argument(
-        "--broker", choices=[*map(str, Kind), "both"], default="both", help="which to run"
+        "--broker", choices=[*map(str, Kind), "both"], default="both", help="brokers to run"
     )
     parser.add_argument(
-        "--ceiling", action="store_true", help="measure the generator alone, and stop"
+        "--ceiling", action="store_true", help="measure only the load generator, and exit"
     )
-    parser.add_argument("--list", action="store_true", help="list the workloads and stop")
+    parser.add_argument("--list", action="store_true", help="list the workloads and exit")
     return parser

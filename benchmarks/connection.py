@@ -1,7 +1,7 @@
-"""A blocking AMQP connection for the cold side: handshake, declarations, then the bare socket.
+"""A blocking AMQP connection for the handshake and declarations; hot loops use its socket.
 
-Methods are encoded and decoded by pamqp. Once the hot loop takes the socket over, this object
-only closes it: what was received but not read stays in `take_pending`.
+Methods are encoded and decoded by pamqp. Once a hot loop uses the socket, this object only closes
+it; bytes received before that are returned by `take_pending`.
 """
 
 import socket
@@ -20,11 +20,11 @@ from benchmarks.frames import CHANNEL, FRAME_HEAD
 _TIMEOUT = 60.0
 _RECEIVE = 1 << 16
 _FRAME_MAX = 131_072
-PATIENCE = 0.25
+RECEIVE_SECONDS = 0.25
 
 
 class RefusedError(Exception):
-    """The broker closed the channel or the connection, or hung up."""
+    """The broker closed the channel or the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Connection:
         self.server: dict[str, Any] = {}
         self._pending = bytearray()
         try:
-            self._shake_hands()
+            self._handshake()
         except BaseException:
             self.sock.close()
             raise
@@ -62,41 +62,41 @@ class Connection:
             self.sock.close()
 
     def call(self, command: Frame, channel: int = CHANNEL) -> Any:
-        """Send a method and return the broker's answer to it."""
+        """Send a method and return the broker's reply."""
         self.sock.sendall(codec.marshal(command, channel))
-        return self._answer()
+        return self._reply()
 
     def cast(self, command: Frame, channel: int = CHANNEL) -> None:
-        """Send a method that has no answer."""
+        """Send a method that has no reply."""
         self.sock.sendall(codec.marshal(command, channel))
 
     def take_pending(self) -> bytes:
-        """What was received beyond the last answer; the hot loop starts with it."""
+        """Bytes received after the last reply; the hot loop starts with them."""
         pending, self._pending = bytes(self._pending), bytearray()
         return pending
 
-    def go_hot(self) -> socket.socket:
-        """The socket, blocking, its reads giving up with BlockingIOError after PATIENCE.
+    def raw_socket(self) -> socket.socket:
+        """The socket in blocking mode; reads raise BlockingIOError after RECEIVE_SECONDS.
 
-        A kernel timeout costs nothing per read, Python's own costs a poll before each.
+        The timeout is the kernel's, which costs nothing; Python's own needs a poll per read.
         """
         self.sock.settimeout(None)
-        seconds, fraction = divmod(PATIENCE, 1)
+        seconds, fraction = divmod(RECEIVE_SECONDS, 1)
         timeout = struct.pack("ll", int(seconds), int(fraction * 1_000_000))
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         return self.sock
 
     def close(self) -> None:
-        """Close politely: all that was sent before has reached the broker when this returns."""
+        """Close with the close handshake: the broker has then received all that was sent."""
         self.sock.settimeout(_TIMEOUT)
         self.sock.sendall(codec.marshal(commands.Connection.Close(200, "done", 0, 0), 0))
         while not isinstance(self._next_frame(), commands.Connection.CloseOk):
             pass
         self.sock.close()
 
-    def _shake_hands(self) -> None:
+    def _handshake(self) -> None:
         self.sock.sendall(codec.marshal(ProtocolHeader(), 0))
-        start = self._answer()
+        start = self._reply()
         self.server = dict(start.server_properties)
         tune = self.call(
             commands.Connection.StartOk(
@@ -111,20 +111,20 @@ class Connection:
         self.call(commands.Connection.Open(virtual_host="/"), channel=0)
         self.call(commands.Channel.Open())
 
-    def _answer(self) -> Any:
-        answer = self._next_frame()
-        if isinstance(answer, commands.Channel.Close | commands.Connection.Close):
-            raise RefusedError(f"{answer.reply_code} {answer.reply_text}")
-        return answer
+    def _reply(self) -> Any:
+        reply = self._next_frame()
+        if isinstance(reply, commands.Channel.Close | commands.Connection.Close):
+            raise RefusedError(f"{reply.reply_code} {reply.reply_text}")
+        return reply
 
     def _next_frame(self) -> Any:
         while True:
             if len(self._pending) >= FRAME_HEAD.size:
                 _, _, length = FRAME_HEAD.unpack_from(self._pending)
-                whole = FRAME_HEAD.size + length + 1
-                if len(self._pending) >= whole:
-                    _, _, value = codec.unmarshal(bytes(self._pending[:whole]))
-                    del self._pending[:whole]
+                size = FRAME_HEAD.size + length + 1
+                if len(self._pending) >= size:
+                    _, _, value = codec.unmarshal(bytes(self._pending[:size]))
+                    del self._pending[:size]
                     return value
             received = self.sock.recv(_RECEIVE)
             if not received:

@@ -1,4 +1,4 @@
-"""RabbitMQ from Debian's packages: installed if missing, never left running as a service."""
+"""Installs RabbitMQ from Debian's packages if it is missing, without starting its service."""
 
 import os
 import shutil
@@ -13,15 +13,17 @@ _POLICY = Path("/usr/sbin/policy-rc.d")
 _REFUSE_STARTS = "#!/bin/sh\nexit 101\n"
 
 
-def ensure_rabbitmq(say: Callable[[str], None]) -> None:
-    """Install rabbitmq-server with apt-get unless it is there."""
+def ensure_rabbitmq(report: Callable[[str], None]) -> None:
+    """Install rabbitmq-server with apt-get if it is missing."""
     if RABBITMQ_SERVER.exists():
         return
     if not shutil.which("apt-get"):
-        raise StartError("RabbitMQ is missing and this is not a Debian: install it, then try again")
+        raise StartError(
+            "RabbitMQ is missing and there is no apt-get: install RabbitMQ, then try again"
+        )
     if os.geteuid() != 0:
         raise StartError("RabbitMQ is missing: run `sudo apt-get install rabbitmq-server` first")
-    say("installing rabbitmq-server from Debian's packages (it is not started as a service)")
+    report("installing rabbitmq-server from Debian's packages (it is not started as a service)")
     with _no_service_starts():
         _apt_get("update")
         _apt_get("install", "-y", "--no-install-recommends", "rabbitmq-server")
@@ -29,7 +31,7 @@ def ensure_rabbitmq(say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _no_service_starts() -> Iterator[None]:
-    """Debian asks policy-rc.d before a package may start its service; ours says no."""
+    """Keep packages from starting their services, by a policy-rc.d that refuses it."""
     if _POLICY.exists():
         yield
         return

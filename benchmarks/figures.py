@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Unit(StrEnum):
-    """What a figure counts. Of rates more is better, of everything else less."""
+    """The unit of a figure. For rates, more is better; for all others, less."""
 
     RATE = "/s"
     MILLISECONDS = "ms"
@@ -34,7 +34,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def times_better(unit: Unit, ours: float, theirs: float) -> float:
-    """How many times better ours is: above 1 we are ahead, whatever the unit."""
+    """How many times better ours is: above 1 ours is better, whatever the unit."""
     better, worse = (ours, theirs) if unit.more_is_better else (theirs, ours)
     return better / worse if worse else math.inf
 

@@ -1,8 +1,8 @@
-"""AMQP frames of the hot side, built once and cut into parts.
+"""AMQP frames for the hot loops, built once and cut into parts.
 
-Every message of one workload has the same size on the wire, so a run of messages is a slice of a
-prebuilt blob, a count of messages is a count of bytes, and a run of acknowledgements is a slice
-of a prebuilt block. Nothing here touches a socket.
+All messages of a workload have the same size on the wire. So consecutive messages are a slice of a
+prebuilt blob, counting messages is counting bytes, and consecutive acks are a slice of a prebuilt
+block. Nothing here uses a socket.
 """
 
 import struct
@@ -13,6 +13,8 @@ FRAME_END = 0xCE
 METHOD, HEADER, BODY = 1, 2, 3
 BASIC, PUBLISH, DELIVER, ACK_METHOD = 60, 40, 60, 80
 CHANNEL = 1
+MAX_BODY = 131_072 - 8
+"""Bytes of a body that fit into a frame of the default maximum size."""
 
 FRAME_HEAD = struct.Struct(">BHI")
 ACK = struct.Struct(">BHIHHQBB")
@@ -24,7 +26,7 @@ _DELIVERY_MODE_FLAG = 0x1000
 
 
 class FramingError(Exception):
-    """The broker sent bytes that are not the frames they should be."""
+    """The broker sent bytes that are not the expected frames."""
 
 
 def frame(kind: int, payload: bytes) -> bytes:
@@ -37,7 +39,7 @@ def shortstr(text: str) -> bytes:
 
 
 def delivery_mode(*, persistent: bool) -> bytes:
-    """The property part of a content header that carries a delivery mode and nothing else."""
+    """The properties of a content header with only a delivery mode."""
     return _DELIVERY_MODE.pack(_DELIVERY_MODE_FLAG, 2 if persistent else 1)
 
 
@@ -46,7 +48,10 @@ def publish(exchange: str, routing_key: str, properties: bytes, body: bytes) -> 
         struct.pack(">HHH", BASIC, PUBLISH, 0) + shortstr(exchange) + shortstr(routing_key) + b"\0"
     )
     header = struct.pack(">HHQ", BASIC, 0, len(body)) + properties
-    return frame(METHOD, method) + frame(HEADER, header) + frame(BODY, body)
+    bodies = [body[at : at + MAX_BODY] for at in range(0, len(body), MAX_BODY)] or [b""]
+    return b"".join(
+        (frame(METHOD, method), frame(HEADER, header), *(frame(BODY, part) for part in bodies))
+    )
 
 
 def ack(tag: int, *, multiple: bool) -> bytes:
@@ -55,7 +60,7 @@ def ack(tag: int, *, multiple: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Equal-sized publishes in a row; the body of each begins with its place in the blob."""
+    """Consecutive publishes of equal size; each body begins with its index in the blob."""
 
     data: bytes
     count: int
@@ -78,22 +83,24 @@ def publish_blob(
     messages = [
         publish(
             exchange,
-            routing_keys[place % len(routing_keys)],
+            routing_keys[index % len(routing_keys)],
             properties,
-            STAMP.pack(place).ljust(body_size, b"x"),
+            STAMP.pack(index).ljust(body_size, b"x"),
         )
-        for place in range(count)
+        for index in range(count)
     ]
     if len({len(message) for message in messages}) != 1:
-        raise ValueError("messages of one blob must have one size: use keys of one width")
+        raise ValueError(
+            "all messages of a blob must have one size: use routing keys of equal length"
+        )
     return Blob(b"".join(messages), count)
 
 
 class AckBlock:
-    """Single acks for 65,536 tags in a row, kept for the block in use.
+    """Single acks for 65,536 consecutive tags; a cache of the block in use.
 
-    Only the six upper octets of a tag differ between blocks, and they are the same within one:
-    moving on rewrites at most six columns instead of building 65,536 frames.
+    Only the six upper bytes of a tag differ between blocks, and they are equal within one: moving
+    to another block rewrites at most six columns instead of building 65,536 frames.
     """
 
     _TAGS = 1 << 16
@@ -104,21 +111,21 @@ class AckBlock:
         self._data = bytearray(ack(0, multiple=False) * self._TAGS)
         low = bytes(range(256))
         self._data[self._TAG_AT + 7 :: ACK.size] = low * 256
-        self._data[self._TAG_AT + 6 :: ACK.size] = bytes(octet for octet in low for _ in low)
+        self._data[self._TAG_AT + 6 :: ACK.size] = bytes(byte for byte in low for _ in low)
 
     def parts(self, first: int, last: int) -> Iterator[memoryview]:
         """The acks of tags first to last; use each part before taking the next."""
         while first <= last:
-            block, place = divmod(first, self._TAGS)
+            block, index = divmod(first, self._TAGS)
             self._move_to(block)
-            stop = min(last - first + place + 1, self._TAGS)
-            yield memoryview(self._data)[place * ACK.size : stop * ACK.size]
-            first += stop - place
+            stop = min(last - first + index + 1, self._TAGS)
+            yield memoryview(self._data)[index * ACK.size : stop * ACK.size]
+            first += stop - index
 
     def _move_to(self, block: int) -> None:
         for column in range(6):
             shift = 8 * (5 - column)
-            octet = block >> shift & 0xFF
-            if octet != self._block >> shift & 0xFF:
-                self._data[self._TAG_AT + column :: ACK.size] = bytes((octet,)) * self._TAGS
+            byte = block >> shift & 0xFF
+            if byte != self._block >> shift & 0xFF:
+                self._data[self._TAG_AT + column :: ACK.size] = bytes((byte,)) * self._TAGS
         self._block = block

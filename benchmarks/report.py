@@ -1,4 +1,4 @@
-"""The report: a table for people, JSON for machines. Reads rows and results, decides nothing."""
+"""The report as a table, as Markdown and as JSON. It only formats rows and results."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from benchmarks.brokers import Kind
 from benchmarks.figures import median, shown
 from benchmarks.runner import Result, Row
 
-_BUSY = 0.9
-_OTHERS = 0.3
+_BUSY_SHARE = 0.9
+_OTHER_CORES = 0.3
 _MARKS = ("<!-- results -->", "<!-- end of results -->")
 
 
@@ -54,17 +54,17 @@ def show(
     console: Console, rows: Sequence[Row], results: Sequence[Result], versions: Mapping[Kind, str]
 ) -> None:
     console.print(table(rows, versions))
-    busy = [result for result in results if result.busiest() > _BUSY]
+    busy = [result for result in results if result.busiest() > _BUSY_SHARE]
     for result in busy:
         console.print(
             f"[yellow]{result.workload.name}: a generator process was busy "
             f"{result.busiest():.0%} of the time; the broker may not be the bottleneck[/]"
         )
     others = median([share for result in results for share in result.other_cores] or [0.0])
-    if others > _OTHERS:
+    if others > _OTHER_CORES:
         console.print(
-            f"[yellow]other programs used {others:.1f} cores meanwhile: both brokers would be "
-            "faster on a quiet machine, and latencies say little on a busy one[/]"
+            f"[yellow]other programs used {others:.1f} cores during the run: both brokers would be "
+            "faster on an idle machine, and latencies are unreliable on a busy one[/]"
         )
     for result in results:
         for kind, error in result.errors.items():
@@ -87,7 +87,7 @@ def markdown(rows: Sequence[Row], versions: Mapping[Kind, str]) -> str:
 
 
 def with_results(page: str, results: str, marks: tuple[str, str] = _MARKS) -> str:
-    """The page with what stands between its result marks replaced; the bare results if none."""
+    """The page with the text between its marks replaced; only the results if it has no marks."""
     before, mark, rest = page.partition(marks[0])
     _, end, after = rest.partition(marks[1])
     return f"{before}{mark}\n{results}{end}{after}" if mark and end else results

@@ -1,8 +1,8 @@
-"""The hot loops of throughput runs: publisher and consumer, each in a process of its own.
+"""The roles of throughput runs: publisher and consumer, each in its own process.
 
-The publisher sends slices of a blob built once; the consumer counts bytes. Neither allocates per
-message. A consumer is done when the tally of all consumers has reached what was published; one
-that receives nothing for STALL seconds says how many are missing.
+The publisher sends slices of a prebuilt blob; the consumer counts bytes. Neither allocates per
+message. A consumer ends when all consumers together have received what was published; if it
+receives nothing for STALL_SECONDS, it reports how many messages are missing.
 """
 
 import select
@@ -14,19 +14,19 @@ from typing import Any
 
 from pamqp import commands
 
-from benchmarks.connection import PATIENCE, Address, Connection, RefusedError
-from benchmarks.counting import ConfirmLedger, DeliveryCounter
-from benchmarks.crew import Report, RunError, Tally
+from benchmarks.connection import RECEIVE_SECONDS, Address, Connection, RefusedError
+from benchmarks.counting import ConfirmCounter, DeliveryCounter
 from benchmarks.frames import AckBlock, Blob, ack, delivery_mode, publish_blob
+from benchmarks.workers import DeliveryCounts, Report, RunError
 
-STALL = 20.0
-_RECEIVE = 1 << 18
-_CONFIRMS = 1 << 16
+STALL_SECONDS = 20.0
+_RECEIVE_BYTES = 1 << 18
+_CONFIRM_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a publisher sends: bodies of one size to the routing keys in turn."""
+    """What a publisher sends: bodies of one size, with the routing keys in turn."""
 
     exchange: str
     keys: tuple[str, ...]
@@ -47,7 +47,7 @@ class Stream:
 
 @dataclass(slots=True)
 class Publisher:
-    """Publishes for `seconds`, or `count` messages if given, with `window` in flight (0: flood)."""
+    """Publishes for `seconds`, or `count` messages, `window` unconfirmed (0: no confirms)."""
 
     address: Address
     stream: Stream
@@ -64,16 +64,16 @@ class Publisher:
             self._connection.call(commands.Confirm.Select())
         self._parts = self.stream.build().parts(self.part)
 
-    def work(self, tally: Tally) -> Report:
+    def work(self, counts: DeliveryCounts) -> Report:
         started = time.monotonic()
-        sock = self._connection.go_hot()
-        sent = self._confirmed(sock) if self.window else self._flood(sock)
+        sock = self._connection.raw_socket()
+        sent = self._send_confirmed(sock) if self.window else self._send_all(sock)
         finished = time.monotonic()
         self._connection.close()
         return Report(sent, started, finished)
 
-    def _turns(self) -> Iterator[memoryview]:
-        """Parts of the blob in turn until the time or the count is up."""
+    def _parts_to_send(self) -> Iterator[memoryview]:
+        """Parts of the blob in turn, until the time or the count is reached."""
         deadline = time.monotonic() + self.seconds if not self.count else float("inf")
         left = self.count // self.part if self.count else -1
         while left and time.monotonic() < deadline:
@@ -83,42 +83,42 @@ class Publisher:
                 if not left or time.monotonic() >= deadline:
                     return
 
-    def _flood(self, sock: socket.socket) -> int:
+    def _send_all(self, sock: socket.socket) -> int:
         sent = 0
-        for part in self._turns():
+        for part in self._parts_to_send():
             sock.sendall(part)
             sent += self.part
         return sent
 
-    def _confirmed(self, sock: socket.socket) -> int:
-        ledger, sent, confirmed = ConfirmLedger(), 0, 0
+    def _send_confirmed(self, sock: socket.socket) -> int:
+        confirms, sent, confirmed = ConfirmCounter(), 0, 0
         room = self.window - self.part
-        for part in self._turns():
+        for part in self._parts_to_send():
             sock.sendall(part)
             sent += self.part
             while sent - confirmed > room:
-                confirmed = ledger.feed(receive_or_stall(sock, sent - confirmed))
+                confirmed = confirms.feed(receive_or_stall(sock, sent - confirmed))
         while confirmed < sent:
-            confirmed = ledger.feed(receive_or_stall(sock, sent - confirmed))
+            confirmed = confirms.feed(receive_or_stall(sock, sent - confirmed))
         return sent
 
 
 def receive_or_stall(sock: socket.socket, missing: int) -> bytes:
-    deadline = time.monotonic() + STALL
+    deadline = time.monotonic() + STALL_SECONDS
     while time.monotonic() < deadline:
         try:
-            data = sock.recv(_CONFIRMS)
+            data = sock.recv(_CONFIRM_BYTES)
         except BlockingIOError:
             continue
         if not data:
             raise RefusedError("the broker closed the connection")
         return data
-    raise RunError(f"no confirm for {STALL:.0f} s, {missing:,} missing")
+    raise RunError(f"no confirm for {STALL_SECONDS:.0f} s, {missing:,} missing")
 
 
 @dataclass(slots=True)
-class Intake:
-    """One connection of a consumer: its counter and what it has acknowledged."""
+class ConsumerConnection:
+    """One connection of a consumer, with its counter and the last acked tag."""
 
     connection: Connection
     counter: DeliveryCounter
@@ -127,7 +127,7 @@ class Intake:
 
 @dataclass(slots=True)
 class Consumer:
-    """Consumes from `queues`, a connection each, acking every `ack_every` (0: automatic)."""
+    """Consumes from `queues`, one connection each; acks every `ack_every` (0: automatic)."""
 
     address: Address
     queues: tuple[str, ...]
@@ -137,7 +137,7 @@ class Consumer:
     cycle: int = 0
     late: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
-    _intakes: dict[int, Intake] = field(init=False, repr=False, default_factory=dict)
+    _sources: dict[int, ConsumerConnection] = field(init=False, repr=False, default_factory=dict)
     _acks: AckBlock = field(init=False, repr=False)
 
     def prepare(self) -> None:
@@ -146,29 +146,29 @@ class Consumer:
             connection = Connection(self.address)
             if self.ack_every:
                 connection.call(commands.Basic.Qos(prefetch_count=self.prefetch))
-            intake = Intake(connection, DeliveryCounter(cycle=self.cycle))
-            self._intakes[connection.sock.fileno()] = intake
+            source = ConsumerConnection(connection, DeliveryCounter(cycle=self.cycle))
+            self._sources[connection.sock.fileno()] = source
         if not self.late:
             self._consume()
 
-    def work(self, tally: Tally) -> Report:
+    def work(self, counts: DeliveryCounts) -> Report:
         started = time.monotonic()
         if self.late:
             self._consume()
         try:
-            finished = self._drain(tally)
+            finished = self._drain(counts)
         except BaseException:
-            for intake in self._all():
-                intake.connection.sock.close()
+            for source in self._all():
+                source.connection.sock.close()
             raise
-        count = sum(intake.counter.count for intake in self._intakes.values())
-        for intake in self._intakes.values():
-            self._finish(intake)
+        count = sum(source.counter.count for source in self._sources.values())
+        for source in self._sources.values():
+            self._finish(source)
         return Report(count, started, finished)
 
     def _consume(self) -> None:
-        for name, intake in zip(self.queues, self._intakes.values(), strict=True):
-            intake.connection.call(
+        for name, source in zip(self.queues, self._sources.values(), strict=True):
+            source.connection.call(
                 commands.Basic.Consume(
                     queue=name,
                     consumer_tag="bench",
@@ -177,64 +177,66 @@ class Consumer:
                 )
             )
 
-    def _drain(self, tally: Tally) -> float:
-        buffer = bytearray(_RECEIVE)
+    def _drain(self, counts: DeliveryCounts) -> float:
+        buffer = bytearray(_RECEIVE_BYTES)
         view = memoryview(buffer)
-        total = sum(self._take(i, memoryview(i.connection.take_pending())) for i in self._all())
+        total = sum(self._receive(i, memoryview(i.connection.take_pending())) for i in self._all())
         last = time.monotonic()
-        for intake in self._readable():
+        for source in self._readable():
             try:
-                received = intake.connection.sock.recv_into(buffer) if intake else 0
+                received = source.connection.sock.recv_into(buffer) if source else 0
             except BlockingIOError:
                 received = 0
             else:
-                if intake and not received:
+                if source and not received:
                     raise RefusedError("the broker closed the connection")
-            if intake and received:
-                total += self._take(intake, view[:received])
+            if source and received:
+                total += self._receive(source, view[:received])
                 last = time.monotonic()
-            elif time.monotonic() - last > STALL:
-                raise RunError(f"{tally.expected:,} expected, stalled after {total:,} here")
-            tally.put(self.slot, total)
-            if tally.is_complete:
+            elif time.monotonic() - last > STALL_SECONDS:
+                raise RunError(
+                    f"{counts.expected:,} expected, stalled after {total:,} in this process"
+                )
+            counts.put(self.slot, total)
+            if counts.is_complete:
                 return last
         return last
 
-    def _all(self) -> tuple[Intake, ...]:
-        return tuple(self._intakes.values())
+    def _all(self) -> tuple[ConsumerConnection, ...]:
+        return tuple(self._sources.values())
 
-    def _readable(self) -> Iterator[Intake | None]:
-        """Connections with something to read, for ever; None when there is none for a while."""
-        for intake in self._intakes.values():
-            intake.connection.go_hot()
-        if len(self._intakes) == 1:
-            (only,) = self._intakes.values()
+    def _readable(self) -> Iterator[ConsumerConnection | None]:
+        """Connections that are readable, forever; None after RECEIVE_SECONDS without any."""
+        for source in self._sources.values():
+            source.connection.raw_socket()
+        if len(self._sources) == 1:
+            (only,) = self._sources.values()
             while True:
                 yield only
         with select.epoll() as poll:
-            for number in self._intakes:
+            for number in self._sources:
                 poll.register(number, select.EPOLLIN)
             while True:
-                for number, _ in poll.poll(PATIENCE):
-                    yield self._intakes[number]
+                for number, _ in poll.poll(RECEIVE_SECONDS):
+                    yield self._sources[number]
                 yield None
 
-    def _take(self, intake: Intake, data: memoryview) -> int:
-        before = intake.counter.count
-        count = intake.counter.feed(data)
-        if self.ack_every == 1 and count > intake.acked:
-            for part in self._acks.parts(intake.acked + 1, count):
-                intake.connection.sock.sendall(part)
-            intake.acked = count
-        elif self.ack_every and count - intake.acked >= self.ack_every:
-            tags = range(intake.acked + self.ack_every, count + 1, self.ack_every)
-            intake.connection.sock.sendall(b"".join(ack(tag, multiple=True) for tag in tags))
-            intake.acked = tags[-1]
+    def _receive(self, source: ConsumerConnection, data: memoryview) -> int:
+        before = source.counter.count
+        count = source.counter.feed(data)
+        if self.ack_every == 1 and count > source.acked:
+            for part in self._acks.parts(source.acked + 1, count):
+                source.connection.sock.sendall(part)
+            source.acked = count
+        elif self.ack_every and count - source.acked >= self.ack_every:
+            tags = range(source.acked + self.ack_every, count + 1, self.ack_every)
+            source.connection.sock.sendall(b"".join(ack(tag, multiple=True) for tag in tags))
+            source.acked = tags[-1]
         return count - before
 
-    def _finish(self, intake: Intake) -> None:
-        if intake.counter.torn:
-            raise RunError("the deliveries end inside a message")
-        if self.ack_every and intake.acked < intake.counter.count:
-            intake.connection.sock.sendall(ack(intake.counter.count, multiple=True))
-        intake.connection.close()
+    def _finish(self, source: ConsumerConnection) -> None:
+        if source.counter.is_incomplete:
+            raise RunError("the last delivery is incomplete")
+        if self.ack_every and source.acked < source.counter.count:
+            source.connection.sock.sendall(ack(source.counter.count, multiple=True))
+        source.connection.close()

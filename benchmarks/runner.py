@@ -1,8 +1,8 @@
-"""Running workloads: alternately on the brokers, several short rounds, medians at the end.
+"""Runs workloads: alternately on the brokers, in several short rounds; the figures are medians.
 
-Both brokers are up all the time and idle while the other one works; before each run the runner
-waits until neither uses the processor. A run that fails (lost messages, broken framing, refused)
-ends its workload on that broker and is reported; the other rows go on.
+Both brokers are running all the time, and each is idle while the other one is measured; before
+each run the runner waits until neither uses the CPU. A run that fails (lost messages, broken
+framing, an AMQP error) ends its workload on that broker and is reported; the others continue.
 """
 
 import fnmatch
@@ -13,28 +13,28 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from benchmarks.brokers import Kind, Running, StartError
+from benchmarks.brokers import Kind, RunningBroker, StartError
 from benchmarks.catalogue import Growth, Measure, Workload
 from benchmarks.connection import RefusedError
-from benchmarks.crew import RunError
 from benchmarks.figures import Unit, median, times_better
-from benchmarks.scenarios.base import Outcome, Pace
+from benchmarks.scenarios.base import Outcome, RunLength
+from benchmarks.workers import RunError
 
-_QUIET_SHARE = 0.05
-_QUIET_WITHIN = 5.0
-_QUIET_STEP = 0.2
+_IDLE_SHARE = 0.05
+_IDLE_TIMEOUT = 5.0
+_IDLE_STEP = 0.2
 _FAILURES = (RunError, RefusedError, StartError, OSError, psutil.Error)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     rounds: int
-    pace: Pace
+    length: RunLength
 
 
 @dataclass(slots=True)
 class Result:
-    """The outcomes of one workload per broker, and what went wrong."""
+    """The outcomes of one workload per broker, and the errors."""
 
     workload: Workload
     outcomes: dict[Kind, list[Outcome]] = field(default_factory=dict)
@@ -68,25 +68,25 @@ class Row:
 
 
 def select(workloads: Sequence[Workload], pattern: str | None) -> list[Workload]:
-    """The workload of that name, else those the glob matches, else those that contain it."""
+    """The workload of that name, else those that match the glob, else those that contain it."""
     if not pattern:
         return list(workloads)
-    ways: tuple[Callable[[str], bool], ...] = (
+    matchers: tuple[Callable[[str], bool], ...] = (
         lambda name: name == pattern,
         lambda name: fnmatch.fnmatchcase(name, pattern),
         lambda name: pattern in name,
     )
-    found = ([w for w in workloads if way(w.name)] for way in ways)
-    return next((selected for selected in found if selected), [])
+    matches = ([w for w in workloads if matcher(w.name)] for matcher in matchers)
+    return next((selected for selected in matches if selected), [])
 
 
 def measure(
     workload: Workload,
-    brokers: Mapping[Kind, Running],
+    brokers: Mapping[Kind, RunningBroker],
     plan: Plan,
     say: Callable[[str], None],
 ) -> Result:
-    """Run one workload on every broker it is meant for."""
+    """Run one workload on every broker that it is defined for."""
     result = Result(workload)
     targets = [brokers[kind] for kind in workload.brokers if kind in brokers]
     for broker in targets:
@@ -97,16 +97,16 @@ def measure(
             if broker.kind in result.errors:
                 continue
             say(f"{workload.name}: round {number + 1} of {rounds} on {broker.kind}")
-            wait_quiet(brokers.values())
-            _attempt(result, broker, lambda b: _one_run(result, b, plan.pace))
+            wait_until_idle(brokers.values())
+            _attempt(result, broker, lambda b: _run_once(result, b, plan.length))
     for broker in targets:
         _attempt(result, broker, lambda b: workload.scenario.clean_up(b))
     return result
 
 
-def _one_run(result: Result, broker: Running, pace: Pace) -> None:
+def _run_once(result: Result, broker: RunningBroker, length: RunLength) -> None:
     cpu, machine, began = broker.cpu_seconds(), _machine_seconds(), time.monotonic()
-    outcome = result.workload.scenario.run(broker, pace)
+    outcome = result.workload.scenario.run(broker, length)
     elapsed = time.monotonic() - began
     cpu, machine = broker.cpu_seconds() - cpu, _machine_seconds() - machine
     result.outcomes.setdefault(broker.kind, []).append(outcome)
@@ -116,27 +116,27 @@ def _one_run(result: Result, broker: Running, pace: Pace) -> None:
 
 
 def _machine_seconds() -> float:
-    """Processor seconds that the whole machine has worked so far."""
+    """CPU seconds that the whole machine has used so far."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
-def _attempt(result: Result, broker: Running, step: Callable[[Running], None]) -> None:
+def _attempt(result: Result, broker: RunningBroker, step: Callable[[RunningBroker], None]) -> None:
     try:
         step(broker)
     except _FAILURES as error:
         result.errors.setdefault(broker.kind, f"{type(error).__name__}: {error}")
 
 
-def wait_quiet(brokers: Iterable[Running]) -> None:
-    """Wait until no broker works off anything left over from the run before."""
+def wait_until_idle(brokers: Iterable[RunningBroker]) -> None:
+    """Wait until no broker is still working because of the previous run."""
     running = [b for b in brokers if b.process.poll() is None]
-    deadline = time.monotonic() + _QUIET_WITHIN
+    deadline = time.monotonic() + _IDLE_TIMEOUT
     while time.monotonic() < deadline:
         before = [broker.cpu_seconds() for broker in running]
-        time.sleep(_QUIET_STEP)
+        time.sleep(_IDLE_STEP)
         used = [b.cpu_seconds() - was for b, was in zip(running, before, strict=True)]
-        if max(used, default=0.0) <= _QUIET_SHARE * _QUIET_STEP:
+        if max(used, default=0.0) <= _IDLE_SHARE * _IDLE_STEP:
             return
 
 
@@ -155,7 +155,7 @@ def _row(result: Result, measure: Measure) -> Row:
     theirs = result.figure(Kind.RABBITMQ, measure.key)
     ratio = None if ours is None or theirs is None else times_better(measure.unit, ours, theirs)
     goal = [] if measure.goal is None else [f"≥ {measure.goal:g}x"]
-    goal += [] if measure.most is None else [f"≤ {measure.most:g} {measure.unit}"]
+    goal += [] if measure.limit is None else [f"≤ {measure.limit:g} {measure.unit}"]
     return Row(
         name=f"{result.workload.name}/{measure.key}",
         label=measure.label,
@@ -169,12 +169,12 @@ def _row(result: Result, measure: Measure) -> Row:
 
 
 def _is_met(measure: Measure, ours: float | None, ratio: float | None) -> bool | None:
-    if measure.goal is None and measure.most is not None and ours is not None:
-        return ours <= measure.most
+    if measure.goal is None and measure.limit is not None and ours is not None:
+        return ours <= measure.limit
     if measure.goal is None or ours is None or ratio is None:
         return None
-    # A ratio that is shown as the goal counts as the goal.
-    return round(ratio, 2) >= measure.goal and ours <= (measure.most or math.inf)
+    # The ratio is compared as it is displayed.
+    return round(ratio, 2) >= measure.goal and ours <= (measure.limit or math.inf)
 
 
 def _growth_row(growth: Growth, small: Result, large: Result) -> Row:
@@ -191,6 +191,6 @@ def _growth_row(growth: Growth, small: Result, large: Result) -> Row:
         leveret=ours,
         rabbitmq=costs.get(Kind.RABBITMQ),
         ratio=None,
-        goal=f"≤ {growth.most:g}x",
-        met=None if ours is None else ours <= growth.most,
+        goal=f"≤ {growth.limit:g}x",
+        met=None if ours is None else ours <= growth.limit,
     )

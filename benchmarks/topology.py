@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings of a workload: declared before it, deleted after it."""
+"""The exchanges, queues and bindings of a workload: declared before it, deleted after it."""
 
 import time
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ from pamqp import commands
 
 from benchmarks.connection import Address, Connection, RefusedError
 
-_EMPTY_WITHIN = 10.0
-_POLL = 0.02
+_EMPTY_TIMEOUT = 10.0
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class Topology:
                 self._bind(connection, name)
 
     def delete(self, address: Address) -> None:
-        """Delete what there is; what is gone already is fine."""
+        """Delete all of it; missing queues and exchanges are no error."""
         for name in self.queues:
             _call_and_ignore_refusal(address, commands.Queue.Delete(queue=name))
         if self.exchange:
             _call_and_ignore_refusal(address, commands.Exchange.Delete(exchange=self.exchange))
 
     def wait_empty(self, address: Address) -> int:
-        """How many messages are left once the last acks have been worked off (0 is right)."""
-        deadline = time.monotonic() + _EMPTY_WITHIN
+        """The number of messages left once the last acks are processed; it should be 0."""
+        deadline = time.monotonic() + _EMPTY_TIMEOUT
         with Connection(address) as connection:
             while True:
                 left = sum(
@@ -53,16 +53,16 @@ class Topology:
                 )
                 if not left or time.monotonic() > deadline:
                     return int(left)
-                time.sleep(_POLL)
+                time.sleep(_POLL_SECONDS)
 
     def _queue(self, name: str) -> commands.Queue.Declare:
         return commands.Queue.Declare(queue=name, durable=self.durable, arguments=self.arguments)
 
     def _bind(self, connection: Connection, name: str) -> None:
-        """Bind by every key; only the last bind is answered, and so stands for all of them."""
-        for place, key in enumerate(self.keys, start=1):
+        """Bind with every key; only the last bind waits for its reply, which covers all of them."""
+        for number, key in enumerate(self.keys, start=1):
             bind = commands.Queue.Bind(queue=name, exchange=self.exchange, routing_key=key)
-            if place < len(self.keys):
+            if number < len(self.keys):
                 bind.nowait = True
                 connection.cast(bind)
             else:

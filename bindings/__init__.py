@@ -1,14 +1,18 @@
-"""Given a routing key and headers, who is interested? Knows nothing of exchanges or queues."""
+"""Which destinations match a routing key and headers. Knows nothing of exchanges or queues."""
 
-from bindings.binding import Binding, Destination, DestinationKind
-from bindings.headers import HeadersMatcher
-from bindings.matchers import DirectMatcher, FanoutMatcher, Matcher
-from bindings.partition import PartitionMatcher
-from bindings.spreading import ConsistentHashMatcher, ModulusHashMatcher, RandomMatcher
-from bindings.topic import MOST_STEPS, TopicMatcher
+from leveret.bindings.binding import Binding, Destination, DestinationKind
+from leveret.bindings.hash_matchers import (
+    ConsistentHashMatcher,
+    ModulusHashMatcher,
+    RandomMatcher,
+)
+from leveret.bindings.headers import HeadersMatcher
+from leveret.bindings.matchers import DirectMatcher, FanoutMatcher, Matcher
+from leveret.bindings.partition import PartitionMatcher
+from leveret.bindings.topic import MAX_STEPS, TopicMatcher
 
 __all__ = [
-    "MOST_STEPS",
+    "MAX_STEPS",
     "Binding",
     "ConsistentHashMatcher",
     "Destination",
@@ -22,3 +26,6 @@ __all__ = [
     "RandomMatcher",
     "TopicMatcher",
 ]
+
+if __name__ != "leveret.bindings":  # the folder of a checkout whose root is on sys.path
+    raise ImportError("import leveret.bindings instead of bindings", name=__name__)

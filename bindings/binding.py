@@ -22,16 +22,23 @@ class Destination:
     kind: DestinationKind
     name: str
 
+    def __hash__(self) -> int:
+        """The generated method would hash the kind, too, which costs more than it separates."""
+        return hash(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Its identity is source, destination, routing key and arguments: binding twice is once."""
+    """Identified by source, destination, routing key and arguments: binding it again is a no-op."""
 
     source: str
     destination: Destination
     routing_key: str
     arguments: Mapping[str, Any] = field(compare=False)
     fingerprint: str
+
+    def __hash__(self) -> int:
+        return hash((self.routing_key, self.destination.name))
 
     @staticmethod
     def of(
@@ -41,9 +48,9 @@ class Binding:
 
     @property
     def properties_key(self) -> str:
-        """The name the HTTP API gives this binding among those of the same two ends.
+        """Names this binding in the HTTP API among those with the same source and destination.
 
-        Quoted in itself, as RabbitMQ does, so that `~` can stand between key and arguments.
+        The key is quoted, as in RabbitMQ, so that `~` can separate it from the arguments.
         """
         key = quote_plus(self.routing_key, safe="").replace("~", "%7E")
         if not self.fingerprint:

@@ -1,4 +1,4 @@
-"""The matcher port, and the two kinds that are a dictionary."""
+"""The matcher port, and the matchers of direct and fanout exchanges."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Protocol
 
-from bindings.binding import Binding, Destination
+from leveret.bindings.binding import Binding, Destination
 from leveret.model.tables import Table
 
 
 class Matcher(Protocol):
-    """Who is interested in a message.
+    """Finds the destinations of a message among the bindings of one exchange.
 
-    `depends_on_key_alone` promises that equal routing keys give equal answers until the bindings
-    change, so that the answer may be kept. `ignores_key`: all keys of a message give the same one.
-    `steps`: how much a match may have to look at, where that depends on what is bound;
-    `most_steps`: how much it should, and `slow_by` what makes it more; `looked`: how much the last
-    match has looked at beside what it found.
+    `depends_on_key_alone`: equal routing keys give equal results until the bindings change, so
+    results may be cached. `ignores_key`: all keys of a message give the same result.
+
+    `steps` is how many steps a match may take at worst, if that depends on the bindings;
+    `max_steps` is how many it should take, and `slow_reason` names what makes it take more.
+    `last_steps` is how many steps the last match took, apart from its results.
     """
 
     depends_on_key_alone: bool
     ignores_key: bool
     steps: int
-    most_steps: int
-    looked: int
-    slow_by: str
+    max_steps: int
+    last_steps: int
+    slow_reason: str
 
     def add(self, binding: Binding) -> None: ...
 
@@ -36,17 +37,17 @@ class Matcher(Protocol):
     def explain(self, routing_key: str, headers: Table) -> list[Binding]: ...
 
 
-class Quick:
-    """A match takes no longer the more is bound, but for what it finds."""
+class ConstantCost:
+    """For matchers whose cost does not grow with their bindings, apart from the results."""
 
     steps = 0
-    most_steps = 0
-    looked = 0
-    slow_by = ""
+    max_steps = 0
+    last_steps = 0
+    slow_reason = ""
 
 
-class DirectMatcher(Quick):
-    """Exact key."""
+class DirectMatcher(ConstantCost):
+    """Matches bindings with exactly this key."""
 
     depends_on_key_alone = True
     ignores_key = False
@@ -58,9 +59,9 @@ class DirectMatcher(Quick):
         self._by_key.setdefault(binding.routing_key, {})[binding] = None
 
     def remove(self, binding: Binding) -> None:
-        held = self._by_key[binding.routing_key]
-        del held[binding]
-        if not held:
+        bindings = self._by_key[binding.routing_key]
+        del bindings[binding]
+        if not bindings:
             del self._by_key[binding.routing_key]
 
     def match(self, routing_key: str, headers: Table) -> Collection[Destination]:
@@ -70,8 +71,8 @@ class DirectMatcher(Quick):
         return list(self._by_key.get(routing_key, ()))
 
 
-class FanoutMatcher(Quick):
-    """Everybody."""
+class FanoutMatcher(ConstantCost):
+    """Matches every binding."""
 
     depends_on_key_alone = True
     ignores_key = True

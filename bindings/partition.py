@@ -1,9 +1,10 @@
 """The matcher of a partitioned log: every message goes to exactly one partition.
 
-A header `x-partition` names it. Else the routing key decides: the binding of that very key where
-partitions have names of their own, otherwise murmur3, so that equal keys stay together. Without a
-key partitions take turns. Partitions are ordered by their binding argument
-`x-stream-partition-order`. An explicit partition that does not exist interests nobody.
+The header `x-partition` selects it. Otherwise the routing key does: the binding with that key, if
+partitions are bound by names of their own, or else the murmur3 hash of the key, so that equal keys
+go to one partition. Messages without a key go to the partitions in turn. The binding argument
+`x-stream-partition-order` orders the partitions. If `x-partition` selects a partition that does not
+exist, no destination matches.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Collection
 
-from bindings.binding import Binding, Destination
-from bindings.matchers import Quick
+from leveret.bindings.binding import Binding, Destination
+from leveret.bindings.matchers import ConstantCost
 from leveret.model.partitioning import Partitioner
 from leveret.model.tables import Table
 
@@ -20,31 +21,31 @@ ORDER_ARGUMENT = "x-stream-partition-order"
 PARTITION_HEADER = "x-partition"
 
 
-class PartitionMatcher(Quick):
+class PartitionMatcher(ConstantCost):
     depends_on_key_alone = False
     ignores_key = False
 
     def __init__(self) -> None:
         self._bindings: list[Binding] = []
-        self._named: dict[str, Binding] | None = {}
-        """None: to be looked up again, once for however many bindings came or went."""
+        self._by_name: dict[str, Binding] | None = {}
+        """None after a change: rebuilt once, however many bindings were added or removed."""
         self._partitioner: Partitioner | None = None
 
     def add(self, binding: Binding) -> None:
         insort(self._bindings, binding, key=_order)
-        self._changed()
+        self._on_change()
 
     def remove(self, binding: Binding) -> None:
         self._bindings.remove(binding)
-        self._changed()
+        self._on_change()
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         count = len(self._bindings)
         self._partitioner = Partitioner(count) if count else None
-        self._named = None
+        self._by_name = None
 
-    def is_settled_by(self, routing_key: str, headers: Table) -> bool:
-        """Whether equal keys without the header give this answer again."""
+    def depends_on_key(self, routing_key: str, headers: Table) -> bool:
+        """Whether every message with this key, and without the header, has the same partition."""
         return bool(routing_key) and PARTITION_HEADER not in headers
 
     def match(self, routing_key: str, headers: Table) -> Collection[Destination]:
@@ -56,7 +57,7 @@ class PartitionMatcher(Quick):
             return []
         explicit = headers.get(PARTITION_HEADER)
         if explicit is None:
-            named = self._by_name().get(routing_key)
+            named = self._named_bindings().get(routing_key)
             if named is not None:
                 return [named]
             return [self._bindings[partitioner.choose(routing_key.encode())]]
@@ -64,11 +65,11 @@ class PartitionMatcher(Quick):
             return []
         return self._bindings[explicit : explicit + 1] if explicit >= 0 else []
 
-    def _by_name(self) -> dict[str, Binding]:
-        if self._named is None:
-            keyed = ((one.routing_key, one) for one in self._bindings)
-            self._named = {key: one for key, one in keyed if not key.isdecimal()}
-        return self._named
+    def _named_bindings(self) -> dict[str, Binding]:
+        if self._by_name is None:
+            by_key = ((binding.routing_key, binding) for binding in self._bindings)
+            self._by_name = {key: binding for key, binding in by_key if not key.isdecimal()}
+        return self._by_name
 
 
 def _order(binding: Binding) -> tuple[int, str]:

@@ -1,61 +1,67 @@
-"""Topic matching: a trie of words, so that a publish costs its key's words, not the bindings.
+"""Topic matching by a trie of words: the cost of a match depends on its key, not on the bindings.
 
-`*` is exactly one word (an empty word counts), `#` is any number of words, none included. The
-empty key has no words: `#` matches it and `*` does not. At most two `#` words in a binding key.
+`*` matches exactly one word (which may be empty), `#` any number of words, including none. The
+empty key has no words: `#` matches it and `*` does not. A binding key has at most two `#` words.
 
-A place in the trie is visited once in a match at most. Below a `#` it is visited for all places in
-the key at a time: they are the bits of a number. How many places one match can visit is known from
-the shapes of the binding keys, so that an exchange can refuse what would make matching slow.
+A match visits a node of the trie at most once. Below a `#` it visits a node for all positions in
+the key at the same time: they are the bits of a number. The number of nodes that one match can
+visit is known from the shapes of the binding keys, so an exchange can refuse binding keys that
+would make matching slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from bindings.binding import Binding, Destination
+from leveret.bindings.binding import Binding, Destination
 from leveret.model.errors import PreconditionFailed
 from leveret.model.tables import Table
 
 MAX_HASH_WORDS = 2
-MOST_WORDS = 128  # of a key of 255 octets
-MOST_STEPS = 8_000  # some milliseconds; binding keys that people write make hundreds
-_WAYS = (1, MOST_WORDS, MOST_WORDS * MOST_WORDS // 2)
-"""To lay words beside a key when so many `#` stand before them."""
+MAX_WORDS = 128  # in a key of 255 bytes
+MAX_STEPS = 8_000  # some milliseconds; ordinary binding keys need hundreds
+_ALIGNMENTS = (1, MAX_WORDS, MAX_WORDS * MAX_WORDS // 2)
+"""In how many ways words can be aligned with a key, by the number of `#` words before them."""
 
 
 class _Shape:
-    """What binding keys have in common that differ in words only, not in where wildcards are.
+    """The wildcard positions of a binding key; keys that differ only in their words share it.
 
-    Words fit a key in one way for each way to lay them beside it, so of all the places in the trie
-    that have this shape a match visits at most `ways`.
+    The words of one shape match a key once per alignment, so a match visits at most `alignments`
+    of the nodes that have this shape.
     """
 
-    __slots__ = ("hashes", "nodes", "shapes", "ways")
+    __slots__ = ("alignments", "hashes", "nodes", "shapes")
 
-    def __init__(self, hashes: int, ways: int) -> None:
+    def __init__(self, hashes: int, alignments: int) -> None:
         self.hashes = hashes
-        self.ways = ways
+        self.alignments = alignments
         self.nodes = 0
         self.shapes: dict[str, _Shape] = {}
 
-    def below(self, word: str) -> _Shape:
+    def child(self, word: str) -> _Shape:
         kind = word if word in ("*", "#") else ""
         shape = self.shapes.get(kind)
         if shape is None:
             if word == "#":
-                shape = _Shape(self.hashes + 1, self.ways)
+                shape = _Shape(self.hashes + 1, self.alignments)
             else:
-                shape = _Shape(self.hashes, _WAYS[self.hashes])
+                shape = _Shape(self.hashes, _ALIGNMENTS[self.hashes])
             self.shapes[kind] = shape
         return shape
+
+
+_NO_CHILDREN: dict[str, _Node] = {}
+_NO_BINDINGS: dict[Binding, None] = {}
+"""Of nodes without any: most nodes have either children or bindings, and there may be very many."""
 
 
 class _Node:
     __slots__ = ("bindings", "children", "shape")
 
     def __init__(self, shape: _Shape) -> None:
-        self.children: dict[str, _Node] = {}
-        self.bindings: dict[Binding, None] = {}
+        self.children = _NO_CHILDREN
+        self.bindings = _NO_BINDINGS
         self.shape = shape
 
 
@@ -64,16 +70,16 @@ def split_words(key: str) -> list[str]:
 
 
 class TopicMatcher:
-    """`steps`: so many places in the trie the worst key makes a match visit."""
+    """`steps`: how many nodes of the trie a match visits for the worst key."""
 
     depends_on_key_alone = True
     ignores_key = False
-    most_steps = MOST_STEPS
-    slow_by = "binding keys with wildcards in too many different places"
+    max_steps = MAX_STEPS
+    slow_reason = "binding keys with wildcards in too many different places"
 
     def __init__(self) -> None:
         self._root = _Node(_Shape(0, 1))
-        self.steps = self.looked = 0
+        self.steps = self.last_steps = 0
 
     def add(self, binding: Binding) -> None:
         words = split_words(binding.routing_key)
@@ -83,13 +89,17 @@ class TopicMatcher:
             )
         node = self._root
         for word in words:
-            node = node.children.get(word) or self._grow(node, word)
+            node = node.children.get(word) or self._add_node(node, word)
+        if not node.bindings:
+            node.bindings = {}
         node.bindings[binding] = None
 
-    def _grow(self, parent: _Node, word: str) -> _Node:
-        shape = parent.shape.below(word)
-        self.steps += shape.nodes < shape.ways
+    def _add_node(self, parent: _Node, word: str) -> _Node:
+        shape = parent.shape.child(word)
+        self.steps += shape.nodes < shape.alignments
         shape.nodes += 1
+        if not parent.children:
+            parent.children = {}
         node = parent.children[word] = _Node(shape)
         return node
 
@@ -102,12 +112,12 @@ class TopicMatcher:
         for parent, word, node in zip(path[-2::-1], reversed(words), path[:0:-1], strict=True):
             if node.bindings or node.children:
                 break
-            self._cut(parent, word)
+            self._remove_node(parent, word)
 
-    def _cut(self, parent: _Node, word: str) -> None:
+    def _remove_node(self, parent: _Node, word: str) -> None:
         shape = parent.children.pop(word).shape
         shape.nodes -= 1
-        self.steps -= shape.nodes < shape.ways
+        self.steps -= shape.nodes < shape.alignments
         if not shape.nodes:
             del parent.shape.shapes[word if word in ("*", "#") else ""]
 
@@ -121,20 +131,20 @@ class TopicMatcher:
 
     def _nodes(self, routing_key: str) -> list[_Node]:
         words = split_words(routing_key)
-        last = len(words)
-        found: list[_Node] = []
+        end = len(words)
+        matched: list[_Node] = []
         stack = [(self._root, 0)]
-        behind: list[tuple[_Node, int]] = []
-        looked = 0
+        hash_nodes: list[tuple[_Node, int]] = []
+        steps = 0
         while stack:
-            looked += 1
+            steps += 1
             node, index = stack.pop()
-            if index == last and node.bindings:
-                found.append(node)
+            if index == end and node.bindings:
+                matched.append(node)
             children = node.children
             if not children:
                 continue
-            if index < last:
+            if index < end:
                 # A '*' or '#' in a published key is only a word; the wildcards are below.
                 word = words[index]
                 child = children.get(word)
@@ -145,66 +155,71 @@ class TopicMatcher:
                     stack.append((child, index + 1))
             child = children.get("#")
             if child is not None:
-                behind.append((child, index))
-        if behind:
-            found += [node for node, _ in behind if node.bindings]
-            looked += _follow([one for one in behind if one[0].children], words, found)
-        self.looked = looked
-        return found
+                hash_nodes.append((child, index))
+        if hash_nodes:
+            matched += [node for node, _ in hash_nodes if node.bindings]
+            inner = [(node, index) for node, index in hash_nodes if node.children]
+            steps += _match_below_hash(inner, words, matched)
+        self.last_steps = steps
+        return matched
 
 
-def _follow(behind: list[tuple[_Node, int]], words: list[str], found: list[_Node]) -> int:
-    """Go on below a `#`, from a word on or from any later one; how much was looked at.
+def _match_below_hash(
+    hash_nodes: list[tuple[_Node, int]], words: list[str], matched: list[_Node]
+) -> int:
+    """Continue below `#` nodes, from their word or from any later one; returns the steps taken.
 
-    Bit n of `places` says that word n may be the next, bit `len(words)` that the key may be over.
+    Bit n of `positions` means that word n may be next, bit `len(words)` that the key may end.
     """
-    if not behind:
+    if not hash_nodes:
         return 0
-    looked = len(words)
-    over = 1 << len(words)
-    beyond = over << 1
-    at = _places(words)
-    stack = [(node, beyond - (1 << index)) for node, index in behind]
+    steps = len(words)
+    end_bit = 1 << len(words)
+    all_bits = end_bit << 1
+    word_positions = _word_positions(words)
+    stack = [(node, all_bits - (1 << index)) for node, index in hash_nodes]
     while stack:
-        node, places = stack.pop()
+        node, positions = stack.pop()
         children = node.children
-        nexts = children if len(children) < 4 else _some(children, places, words)
-        looked += 1 + len(nexts)
+        nexts = children if len(children) < 4 else _possible_words(children, positions, words)
+        steps += 1 + len(nexts)
         for word in nexts:
-            reached = (places & at.get(word, 0)) << 1
+            reached = (positions & word_positions.get(word, 0)) << 1
             if reached:
                 child = children[word]
-                if reached & over and child.bindings:
-                    found.append(child)
+                if reached & end_bit and child.bindings:
+                    matched.append(child)
                 if child.children:
                     stack.append((child, reached))
-        wild = children.get("#")
-        if wild is not None:
-            if wild.bindings:
-                found.append(wild)
-            if wild.children:
-                stack.append((wild, beyond - (places & -places)))
-    return looked
+        hash_child = children.get("#")
+        if hash_child is not None:
+            if hash_child.bindings:
+                matched.append(hash_child)
+            if hash_child.children:
+                stack.append((hash_child, all_bits - (positions & -positions)))
+    return steps
 
 
-def _places(words: list[str]) -> dict[str, int]:
-    """Where each word is, as bits. `*` is everywhere; a `#` in a published key is only a word."""
-    at: dict[str, int] = {}
+def _word_positions(words: list[str]) -> dict[str, int]:
+    """The positions of each word as bits. `*` has all; a `#` in a published key is only a word."""
+    positions: dict[str, int] = {}
     for index, word in enumerate(words):
-        at[word] = at.get(word, 0) | 1 << index
-    at["*"] = (1 << len(words)) - 1
-    at.pop("#", None)
-    return at
+        positions[word] = positions.get(word, 0) | 1 << index
+    positions["*"] = (1 << len(words)) - 1
+    positions.pop("#", None)
+    return positions
 
 
-def _some(children: dict[str, _Node], places: int, words: list[str]) -> Collection[str]:
-    """Those of very many children that can be next: no more are looked at than there are words."""
-    if len(children) <= places.bit_count():
+def _possible_words(
+    children: dict[str, _Node], positions: int, words: list[str]
+) -> Collection[str]:
+    """The children that can be next: at most as many as the key has words, of however many."""
+    if len(children) <= positions.bit_count():
         return children
     nexts = {"*"}
-    while places:
-        index = (places & -places).bit_length() - 1
-        places &= places - 1
+    while positions:
+        index = (positions & -positions).bit_length() - 1
+        positions &= positions - 1
         if index < len(words):
             nexts.add(words[index])
     return children.keys() & nexts

@@ -1,9 +1,9 @@
-"""Activity tracking: millions of small events, counted by a group that grows with the load.
+"""Activity tracking: many small events, counted by a consumer group that can grow with the load.
 
-Clicks go to a log of four partitions, keyed by the user: the clicks of one user are in one
-partition, in order. Two members of the group `dashboard` share the partitions between them; a
-third would take over some. The group's place is kept by the broker, so that a member that comes
-back goes on where the group stopped.
+Clicks are published to a log with four partitions, keyed by user: the clicks of one user are in one
+partition, in order. The two members of the group `dashboard` share the partitions; a third member
+would be assigned some of them. The broker stores the group's offsets, so that a member that
+reconnects continues where the group stopped.
 """
 
 import os
@@ -16,7 +16,7 @@ LOG, PARTITIONS = "clicks", 4
 
 
 class Member:
-    """One of the group: its own connection, as if it were a process on another machine."""
+    """A member of the group, with its own connection as if it ran on another machine."""
 
     def __init__(self):
         self.pages = Counter()

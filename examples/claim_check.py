@@ -1,9 +1,10 @@
-"""Claim check: a large payload stays in a store, and the message carries the ticket for it.
+"""Claim check: a large payload is kept in a store, and the message contains a reference to it.
 
-A broker moves many small messages better than a few huge ones, and refuses what is larger than
-`max_message_size`. So the sender puts the payload where both sides can reach it (a folder here, an
-object store in earnest) under the hash of its content, and sends name, size and hash. The receiver
-fetches it, checks it, and acknowledges; sending the same content twice stores it once.
+A broker handles many small messages better than a few huge ones, and refuses messages larger than
+`max_message_size`. So the publisher stores the payload where both sides can reach it (a folder
+here, an object store in production) under the hash of its content, and publishes hash and size. The
+consumer fetches the payload, checks it and acknowledges the message. Publishing the same content
+twice stores it once.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ class Store:
         name = hashlib.sha256(payload).hexdigest()
         part = self.folder / f"{name}.part"
         part.write_bytes(payload)
-        part.rename(self.folder / name)  # whoever finds it finds all of it
+        part.rename(self.folder / name)  # readers never see a partial file
         return name
 
     def get(self, name):
@@ -50,7 +51,7 @@ def receive(channel, store):
     size = len(body)
     if properties.content_type == "application/vnd.claim+json":
         body = store.get(json.loads(body)["claim"])
-    print(f"message of {size} octets, payload of {len(body)}")
+    print(f"message of {size} bytes, payload of {len(body)} bytes")
     channel.basic_ack(method.delivery_tag)
 
 

@@ -1,8 +1,8 @@
-"""Try again later, a few times, then give up and keep the evidence.
+"""Delayed retries: a failed job is tried again later, and dead-lettered after the last attempt.
 
-A job that fails goes to a delayed exchange, which holds it for a while and brings it back to its
-queue: a tenth of a second, then two, then four. After the last attempt it is rejected, and the
-queue's dead-letter exchange takes it to `jobs.failed`, with `x-death` saying why.
+A job that fails is published to a delayed exchange, which routes it back to its queue after a
+delay: 0.1 seconds, then 0.2. After the last attempt the job is rejected, and the queue's
+dead-letter exchange routes it to `jobs.failed`; the header `x-death` contains the reason.
 """
 
 import os
@@ -28,7 +28,7 @@ def declare(channel):
 
 
 def handle(channel, method, properties, body, do):
-    """Do one job; when it fails, schedule the next attempt first. True when that was the end."""
+    """Run one job; if it fails, publish the next attempt before the ack. True if it is finished."""
     attempt = (properties.headers or {}).get("attempt", 1)
     try:
         do(body.decode(), attempt)
@@ -38,8 +38,8 @@ def handle(channel, method, properties, body, do):
             channel.basic_reject(method.delivery_tag, requeue=False)
             return True
         headers = {"attempt": attempt + 1, "x-delay": FIRST_DELAY_MS * 2 ** (attempt - 1)}
-        again = pika.BasicProperties(headers=headers, delivery_mode=2)
-        channel.basic_publish("jobs.later", "jobs", body, again)
+        retry = pika.BasicProperties(headers=headers, delivery_mode=2)
+        channel.basic_publish("jobs.later", "jobs", body, retry)
         channel.basic_ack(method.delivery_tag)
         return False
     channel.basic_ack(method.delivery_tag)
@@ -47,8 +47,8 @@ def handle(channel, method, properties, body, do):
 
 
 def do(job, attempt):
-    if job == "hopeless" or (job == "shy" and attempt < 2):
-        raise RuntimeError("not today")
+    if job == "broken" or (job == "flaky" and attempt < 2):
+        raise RuntimeError("service unavailable")
     print(f"{job}: done in attempt {attempt}")
 
 
@@ -57,14 +57,14 @@ def main():
         channel = connection.channel()
         channel.confirm_delivery()
         declare(channel)
-        jobs = ("easy", "shy", "hopeless")
+        jobs = ("easy", "flaky", "broken")
         for job in jobs:
             channel.basic_publish("", "jobs", job.encode(), pika.BasicProperties(delivery_mode=2))
         channel.basic_qos(prefetch_count=10)
-        ended = 0
+        finished = 0
         for delivery in channel.consume("jobs"):
-            ended += handle(channel, *delivery, do)
-            if ended == len(jobs):
+            finished += handle(channel, *delivery, do)
+            if finished == len(jobs):
                 break
         channel.cancel()
         _, properties, body = channel.basic_get("jobs.failed", auto_ack=True)

@@ -1,9 +1,9 @@
-"""Event sourcing: the events are the truth, and state is what is left after replaying them.
+"""Event sourcing: events are the source of truth, and state is computed by replaying them.
 
-Every change of an account is an event in the log `account-events`, keyed by the account, so that
-the events of one account stay in order. The state of each account goes to `accounts`, a log that
-is compacted: it keeps the newest record of every key, and a record without a body deletes its key.
-Whoever starts later reads the small log instead of all events.
+Every change of an account is an event in the log `account-events`, keyed by account, so that the
+events of one account stay in order. The state of each account is written to `accounts`, a compacted
+log: it keeps the newest record of every key, and a record without a body deletes its key. A program
+that starts later reads this small log instead of all events.
 """
 
 import json
@@ -22,12 +22,12 @@ def declare(channel):
 
 
 def record(channel, account, kind, amount=0):
-    """Something happened. Events are never changed or taken back."""
+    """Append an event. Events are never changed or deleted."""
     channel.basic_publish(EVENTS, account, json.dumps({"kind": kind, "amount": amount}))
 
 
 def apply(balance, event):
-    """The whole logic, a pure function: a state and an event make the next state."""
+    """The business logic as a pure function: the state after an event."""
     match event["kind"]:
         case "deposited":
             return (balance or 0) + event["amount"]
@@ -39,7 +39,7 @@ def apply(balance, event):
 
 
 def read(connection, log, count):
-    """The first records of a log, in order within each key. (A real reader would never stop.)"""
+    """The first `count` records of a log, in order within each key. (A real reader never stops.)"""
     channel = connection.channel()
     channel.basic_qos(prefetch_count=100)
     for method, _, body in channel.consume(log, arguments={"x-stream-offset": "first"}):
@@ -51,7 +51,7 @@ def read(connection, log, count):
 
 
 def project(connection, channel, count):
-    """Replay the events, and write down the state they lead to."""
+    """Replay the events and write the resulting state."""
     balances = {}
     for account, body in read(connection, EVENTS, count):
         balances[account] = apply(balances.get(account), json.loads(body))
@@ -60,7 +60,7 @@ def project(connection, channel, count):
 
 
 def load(connection, count):
-    """The state as somebody finds it who has never seen an event."""
+    """The state, read from the compacted log only."""
     newest = dict(read(connection, STATE, count))
     return {account: int(body) for account, body in sorted(newest.items()) if body}
 

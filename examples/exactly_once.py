@@ -1,10 +1,10 @@
-"""Read, process, write: exactly once, also when the worker dies in the middle.
+"""Read, process, write: exactly once, even if the worker dies in between.
 
-Reading an order and writing its invoice happen in one transaction: the invoice is routed and the
-order acknowledged by the same `tx.commit`, which is on disk as a whole or not at all. A worker that
-dies before it leaves no invoice behind, and its order comes again. The order itself is published
-with a number (`x-producer-seq`) or an id that the broker knows it by, so that a publisher that is
-not sure whether its message arrived may simply send it again.
+Consuming an order and publishing its invoice are one transaction: the same `tx.commit` routes the
+invoice and acknowledges the order, and it is written to disk as a whole or not at all. If a worker
+dies before the commit, there is no invoice, and the order is redelivered. The order itself is
+published with an id for deduplication, so that a publisher that does not know whether a message
+arrived can simply publish it again.
 """
 
 import os
@@ -19,13 +19,13 @@ def connect():
 
 
 def declare(channel):
-    once = {"x-message-deduplication": True}
-    channel.queue_declare("orders", durable=True, arguments=once)
+    deduplicated = {"x-message-deduplication": True}
+    channel.queue_declare("orders", durable=True, arguments=deduplicated)
     channel.queue_declare("invoices", durable=True)
 
 
 def publish(channel, number):
-    """Confirmed publishing; sending the same order again changes nothing."""
+    """Publish an order; publishing the same order again has no effect."""
     properties = pika.BasicProperties(
         delivery_mode=2, headers={"x-deduplication-header": f"order-{number}"}
     )
@@ -33,7 +33,7 @@ def publish(channel, number):
 
 
 def work(connection, dies_before_commit=False):
-    """One order, if there is one; False when there is none."""
+    """Process one order; False if the queue is empty."""
     channel = connection.channel()
     channel.tx_select()
     method, _, body = channel.basic_get("orders")
@@ -62,8 +62,8 @@ def main():
         while work(connection):
             pass
         channel = connection.channel()
-        while (found := channel.basic_get("invoices", auto_ack=True))[0]:
-            print(found[2].decode())
+        while (message := channel.basic_get("invoices", auto_ack=True))[0]:
+            print(message[2].decode())
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""A web application with FastAPI and aio-pika: answers at once, works in the background.
+"""A web application with FastAPI and aio-pika that processes orders in the background.
 
-`POST /orders` publishes, waits for the broker's confirm (then the order is on disk) and answers
-202; a consumer in the same process fulfils orders one after the other; `GET /orders/{number}` tells
-how far it is. The connection is robust: it comes back by itself when the broker does.
+`POST /orders/{number}` publishes the order, waits for the broker's confirm (the order is then on
+disk) and returns 202. A consumer in the same process ships the orders; `GET /orders/{number}`
+returns the state of an order. The connection is robust: it reconnects after a restart of the
+broker.
 
-    uvicorn fastapi_app:app      in this folder
+Run it (`uvicorn fastapi_app:app` does the same in this folder), then open
+http://127.0.0.1:8000/docs:
+
+    python examples/fastapi_app.py
 """
 
 import os
 from contextlib import asynccontextmanager
 
 import aio_pika
+import uvicorn
 from fastapi import FastAPI, HTTPException
 
 URL = os.environ.get("AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/")
@@ -47,5 +52,9 @@ async def state(number: int):
 
 
 async def fulfil(message):
-    async with message.process():  # acknowledges at the end, rejects on an exception
+    async with message.process():  # acks at the end, rejects on an exception
         app.state.orders[int(message.body)] = "shipped"
+
+
+if __name__ == "__main__":
+    uvicorn.run(app)

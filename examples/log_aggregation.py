@@ -1,9 +1,9 @@
-"""Log aggregation: every service logs into one place, and whoever wants to can read along.
+"""Log aggregation: all services log to one place, and several programs read it independently.
 
-Services use Python's own `logging` with a handler that appends to a partitioned log, keyed by the
-service, so that lines of one service stay in order. Two groups read the same log at their own
-pace: `archive` writes files, `alerts` looks for errors. A third could start tomorrow, and read
-everything from the beginning.
+Services use Python's `logging` with a handler that publishes to a partitioned log, keyed by
+service, so that the lines of one service stay in order. Two consumer groups read the same log, each
+at its own speed: `archive` writes files, `alerts` reports errors. Another group can be added later
+and read everything from the beginning.
 """
 
 import logging
@@ -18,7 +18,7 @@ LOG = "service-logs"
 
 
 class BrokerHandler(logging.Handler):
-    """Appends what is logged to the broker's log, under the name of the logger."""
+    """Publishes log records to the broker's log, with the logger's name as routing key."""
 
     def __init__(self, channel):
         super().__init__()
@@ -30,11 +30,11 @@ class BrokerHandler(logging.Handler):
 
 
 def read(connection, group, count):
-    """What this group has not seen yet; an ack moves the group on. (A real one would not stop.)"""
+    """`count` records that the group has not read; acks advance it. (A real one never stops.)"""
     channel = connection.channel()
     channel.basic_qos(prefetch_count=100)
-    where = {"x-group": group, "x-stream-offset": "first"}
-    for method, properties, body in channel.consume(LOG, arguments=where):
+    arguments = {"x-group": group, "x-stream-offset": "first"}
+    for method, properties, body in channel.consume(LOG, arguments=arguments):
         yield method.routing_key, properties.headers["level"], body.decode()
         channel.basic_ack(method.delivery_tag)
         if method.delivery_tag == count:
@@ -57,8 +57,8 @@ def alerts(connection, count):
 def main():
     with pika.BlockingConnection(pika.URLParameters(URL)) as connection:
         channel = connection.channel()
-        keep = {"x-queue-type": "stream", "x-partitions": 3, "x-max-age": "7D"}
-        channel.queue_declare(LOG, durable=True, arguments=keep)
+        log = {"x-queue-type": "stream", "x-partitions": 3, "x-max-age": "7D"}
+        channel.queue_declare(LOG, durable=True, arguments=log)
         channel.confirm_delivery()
         services = {name: logging.getLogger(name) for name in ("shop", "stock", "mail")}
         for logger in services.values():

@@ -1,4 +1,4 @@
-"""An exchange holds its bindings and asks its matcher. Its kind is nothing but the matcher."""
+"""An exchange holds its bindings and a matcher; its type decides which matcher."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bindings import (
+from leveret.bindings import (
     Binding,
     ConsistentHashMatcher,
     DirectMatcher,
@@ -18,13 +18,13 @@ from bindings import (
     RandomMatcher,
     TopicMatcher,
 )
-from exchange.stations import (
+from leveret.exchange.plugin_kinds import (
     DEDUPLICATING,
     DELAYED,
     DELAYED_TYPE,
     RECENT_HISTORY,
-    check_station,
-    stops_at,
+    check_plugin_arguments,
+    intercepts,
 )
 from leveret.model.errors import PreconditionFailed
 from leveret.model.tables import Table
@@ -45,8 +45,7 @@ _MATCHERS: dict[str, Callable[[Mapping[str, Any]], Matcher]] = {
 
 
 SUPER_STREAM = "x-super-stream"
-"""The argument that makes a direct exchange the front of a partitioned log."""
-
+"""The argument that makes a direct exchange route to the partitions of a partitioned log."""
 
 ALTERNATE = "alternate-exchange"
 
@@ -57,7 +56,7 @@ def known_kinds() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSpec:
-    """What a client declares; equal specs make a re-declaration harmless."""
+    """What a client declares; declaring an equal spec again is a no-op."""
 
     name: str
     kind: str
@@ -72,21 +71,21 @@ class ExchangeSpec:
         return value if isinstance(value, str) else None
 
     def require_alternate(self, where: str) -> None:
-        """Refuse an alternate that names nothing; one that is stored already means none."""
+        """Refuse an alternate exchange that is not a string; a stored one is ignored instead."""
         if ALTERNATE in self.arguments and self.alternate is None:
             raise PreconditionFailed(
-                f"invalid type for arg '{ALTERNATE}' in {where}: it must be a text, "
+                f"invalid type for arg '{ALTERNATE}' in {where}: it must be a string, "
                 f"not {self.arguments[ALTERNATE]!r:.100}"
             )
 
 
 class Exchange:
-    """A named matcher with bindings. `had_bindings` is what auto-delete waits for."""
+    """`had_bindings`: an auto-delete exchange is deleted only after it had a binding."""
 
     def __init__(self, spec: ExchangeSpec, matcher: Matcher | None = None) -> None:
         if matcher is None and spec.kind not in _MATCHERS:
             raise PreconditionFailed(f"unknown exchange type '{spec.kind}'")
-        check_station(spec.kind, spec.arguments, known_kinds())
+        check_plugin_arguments(spec.kind, spec.arguments, known_kinds())
         self.spec = spec
         self.name = spec.name
         self.alternate = spec.alternate
@@ -100,9 +99,9 @@ class Exchange:
         return f"<Exchange {self.name!r} {self.spec.kind} bindings={len(self.bindings)}>"
 
     def bind(self, binding: Binding, is_stored: bool = False) -> bool:
-        """Add a binding; false when it was there already.
+        """Add a binding; False if it exists already.
 
-        What is stored was accepted once and stays, however long it makes a match take.
+        A stored binding was accepted before and stays, however slow it makes matching.
         """
         if binding in self.bindings:
             return False
@@ -110,7 +109,7 @@ class Exchange:
         self.matcher.add(binding)
         if not is_stored:
             try:
-                self.require_quick(before)
+                self.check_match_cost(before)
             except PreconditionFailed:
                 self.matcher.remove(binding)
                 raise
@@ -118,30 +117,30 @@ class Exchange:
         self.had_bindings = True
         return True
 
-    def require_quick(self, before: int = 0) -> None:
-        """Refuse bindings that make a match take too long, unless it took as long before."""
+    def check_match_cost(self, before: int = 0) -> None:
+        """Refuse bindings that make matching too slow, unless `before` was as slow."""
         matcher = self.matcher
-        if matcher.steps > max(before, matcher.most_steps):
+        if matcher.steps > max(before, matcher.max_steps):
             raise PreconditionFailed(
-                f"exchange '{self.name}' has {matcher.slow_by}: matching one message could take "
-                f"{matcher.steps} steps, and {matcher.most_steps} are the most"
+                f"exchange '{self.name}' has {matcher.slow_reason}: matching one message could "
+                f"take {matcher.steps} steps, and the maximum is {matcher.max_steps}"
             )
 
     def unbind(self, binding: Binding) -> bool:
-        """Remove a binding; false when there was none."""
+        """Remove a binding; False if it does not exist."""
         if binding not in self.bindings:
             return False
         self.matcher.remove(binding)
         del self.bindings[binding]
         return True
 
-    def stops(self, headers: Table) -> bool:
-        """Whether a message with these headers is held up here before it is matched."""
-        return stops_at(self.spec.kind, headers)
+    def intercepts(self, headers: Table) -> bool:
+        """Whether a plugin exchange intercepts a message with these headers before matching."""
+        return intercepts(self.spec.kind, headers)
 
     @property
-    def is_abandoned(self) -> bool:
-        """An auto-delete exchange whose last binding has gone."""
+    def is_auto_deletable(self) -> bool:
+        """Whether this is an auto-delete exchange whose last binding was removed."""
         return self.spec.auto_delete and self.had_bindings and not self.bindings
 
 

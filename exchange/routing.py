@@ -1,8 +1,9 @@
-"""From an exchange and keys to the names of queues: a walk that ends on cycles.
+"""Routing: a walk from an exchange and routing keys to queue names, which ends on cycles.
 
-An exchange that interests nobody passes the message to its alternate exchange. A queue named by
-several bindings, keys or paths is named once. At a station the walk ends for now; it is named, and
-walked on from there later: never to an exchange where the message has been before.
+An exchange without a matching binding passes the message to its alternate exchange. A queue that is
+reached by several bindings, keys or paths is named once. The walk stops at a plugin exchange that
+intercepts the message; the broker continues it from there later. No walk returns to an exchange
+that the message has visited before.
 """
 
 from __future__ import annotations
@@ -10,44 +11,48 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bindings import Binding, DestinationKind, PartitionMatcher
-from exchange.exchange import Exchange
-from exchange.stations import STATIONS
+from leveret.bindings import Binding, DestinationKind, PartitionMatcher
+from leveret.exchange.exchange import Exchange
+from leveret.exchange.plugin_kinds import PLUGIN_KINDS
 from leveret.model.errors import PreconditionFailed
 from leveret.model.tables import Table
 
-MOST_STEPS_OF_COPIES = 40_000
-"""A step is a microsecond at most: for this long nobody else has their turn."""
-_STEPS_EACH = 3  # to ask an exchange about a key, whatever it has to look at
+MAX_STEPS_OF_COPIES = 40_000
+"""A step takes a microsecond at most, and nothing else runs in the meantime."""
+_STEPS_PER_KEY = 3  # to ask an exchange for one key, in addition to what the matcher counts
 
 
 class TooManySteps(PreconditionFailed):
-    """To follow all keys of a message would take too long. One key is always followed."""
+    """Following all keys of a message would take too long. A single key is always followed."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """The exchanges a message has been to, by name, and how many steps that took."""
+    """The names of the exchanges that a message has visited, and how many steps that took."""
 
     visited: set[str] = field(default_factory=set)
     steps: int = 0
 
-    def took(self, steps: int, keys: Sequence[str]) -> None:
+    def count(self, steps: int, keys: Sequence[str]) -> None:
         self.steps += steps
-        if self.steps > MOST_STEPS_OF_COPIES and len(keys) > 1:
+        if self.steps > MAX_STEPS_OF_COPIES and len(keys) > 1:
             raise TooManySteps(
-                f"to route a message by {len(keys)} keys takes more than "
-                f"{MOST_STEPS_OF_COPIES} steps here: it has too many in CC and BCC"
+                f"routing a message by {len(keys)} keys takes more than "
+                f"{MAX_STEPS_OF_COPIES} steps: use fewer keys in CC and BCC"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Queue names in order of discovery; `reusable` until the topology changes."""
+    """Queue names in the order in which they were found.
+
+    `reusable`: the same for equal keys until the topology changes. `plugin_exchanges` intercepted
+    the message: the route ends there for now.
+    """
 
     queues: tuple[str, ...]
     reusable: bool
-    stations: tuple[Exchange, ...] = ()
+    plugin_exchanges: tuple[Exchange, ...] = ()
 
 
 def route(
@@ -57,72 +62,72 @@ def route(
     headers: Table,
     walk: Walk | None = None,
 ) -> Route:
-    """`walk`: what is behind the message already; what is found joins it.
+    """Find the queues for a message; `walk` contains the exchanges it has visited already.
 
-    If the message has been at `start`, it is a station that it goes on from.
+    If the walk contains `start`, that is a plugin exchange which the message now leaves.
     """
-    found: dict[str, None] = {}
-    stations: list[Exchange] = []
+    queues: dict[str, None] = {}
+    plugin_exchanges: list[Exchange] = []
     reusable = True
     walk = Walk() if walk is None else walk
     visited = walk.visited
-    goes_on = start.name in visited
+    leaves_start = start.name in visited
     visited.add(start.name)
-    waiting = [start]
-    while waiting:
-        exchange = waiting.pop()
+    pending = [start]
+    while pending:
+        exchange = pending.pop()
         reusable = reusable and _is_reusable(exchange, keys, headers)
-        is_passed = goes_on and exchange is start
-        if exchange.spec.kind in STATIONS and not is_passed and exchange.stops(headers):
-            stations.append(exchange)
+        is_left = leaves_start and exchange is start
+        if exchange.spec.kind in PLUGIN_KINDS and not is_left and exchange.intercepts(headers):
+            plugin_exchanges.append(exchange)
             continue
-        interested = False
+        has_match = False
         for key in keys[:1] if exchange.matcher.ignores_key else keys:
             destinations = exchange.matcher.match(key, headers)
-            walk.took(_STEPS_EACH + exchange.matcher.looked + len(destinations), keys)
+            walk.count(_STEPS_PER_KEY + exchange.matcher.last_steps + len(destinations), keys)
             for destination in destinations:
-                interested = True
+                has_match = True
                 if destination.kind is DestinationKind.QUEUE:
-                    found[destination.name] = None
+                    queues[destination.name] = None
                 else:
-                    _visit(exchanges, destination.name, visited, waiting)
-        if not interested and exchange.alternate is not None:
-            _visit(exchanges, exchange.alternate, visited, waiting)
-    return Route(tuple(found), reusable, tuple(stations))
+                    _visit(exchanges, destination.name, visited, pending)
+        if not has_match and exchange.alternate is not None:
+            _visit(exchanges, exchange.alternate, visited, pending)
+    return Route(tuple(queues), reusable, tuple(plugin_exchanges))
 
 
 def _is_reusable(exchange: Exchange, keys: Sequence[str], headers: Table) -> bool:
     matcher = exchange.matcher
-    if exchange.spec.kind in STATIONS:
+    if exchange.spec.kind in PLUGIN_KINDS:
         return False
     if isinstance(matcher, PartitionMatcher):
-        return all(matcher.is_settled_by(key, headers) for key in keys)
+        return all(matcher.depends_on_key(key, headers) for key in keys)
     return matcher.depends_on_key_alone
 
 
 def _visit(
-    exchanges: Mapping[str, Exchange], name: str, visited: set[str], waiting: list[Exchange]
+    exchanges: Mapping[str, Exchange], name: str, visited: set[str], pending: list[Exchange]
 ) -> None:
     exchange = exchanges.get(name)
     if exchange is not None and name not in visited:
         visited.add(name)
-        waiting.append(exchange)
+        pending.append(exchange)
 
 
 def explain_route(
     exchanges: Mapping[str, Exchange], start: Exchange, keys: Sequence[str], headers: Table
 ) -> list[Binding]:
-    """The bindings a message would pass through, in the order they are met."""
-    passed: dict[Binding, None] = {}
+    """The bindings that a message would follow, in the order in which they are found."""
+    followed: dict[Binding, None] = {}
     visited = {start.name}
-    waiting = [start]
-    while waiting:
-        exchange = waiting.pop()
-        hits = [hit for key in keys for hit in exchange.matcher.explain(key, headers)]
-        passed.update(dict.fromkeys(hits))
-        for hit in hits:
-            if hit.destination.kind is DestinationKind.EXCHANGE:
-                _visit(exchanges, hit.destination.name, visited, waiting)
-        if not hits and exchange.alternate is not None:
-            _visit(exchanges, exchange.alternate, visited, waiting)
-    return list(passed)
+    pending = [start]
+    while pending:
+        exchange = pending.pop()
+        bindings = [one for key in keys for one in exchange.matcher.explain(key, headers)]
+        followed.update(dict.fromkeys(bindings))
+        for binding in bindings:
+            if binding.destination.kind is DestinationKind.EXCHANGE:
+                _visit(exchanges, binding.destination.name, visited, pending)
+        if not bindings and exchange.alternate is not None:
+            _visit(exchanges, exchange.alternate, visited, pending)
+    return list(followed)

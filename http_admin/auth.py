@@ -1,9 +1,9 @@
-"""Who is asking, and what their tags let them see.
+"""Authentication, sessions of the web UI, and what a user's tags allow.
 
-Two ways in: HTTP basic, for tools; a session cookie with a CSRF token, for the web UI. Sessions
-live in memory, end after an hour of silence or eight hours, and are gone when signed out.
-Passwords are checked, and tries counted, by the hub (`leveret/broker/access`): AMQP and HTTP share
-their limits.
+Tools authenticate with HTTP Basic; the web UI uses a session cookie with a CSRF token. Sessions
+live in memory and end after an hour without a request, after eight hours, or on logout. Passwords
+are checked, and attempts counted, by the broker (`leveret/broker/access`): AMQP and HTTP share the
+limits.
 """
 
 from __future__ import annotations
@@ -13,35 +13,41 @@ import hmac
 import logging
 import math
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from http_admin.errors import ApiError
 from leveret.broker import Broker, User, VirtualHost
-from leveret.broker.access.logins import Refusal, Refused
+from leveret.broker.access.authentication import Refusal, Refused
+from leveret.http_admin.errors import ApiError
 
 log = logging.getLogger("leveret.http")
 
-LET_IN = "leveret.let_in"
-"""Where a request's scope has the call that tells its connection who its sender is, and learns
-whether they may have one more."""
-IS_HERE = "leveret.is_here"
-"""Where a request's scope has the call that tells whether its sender still is."""
-CUT_OFF = "cut_off"
-"""Where a request's state has that it was cut off, and that this was told."""
-TARGET = "target"
-"""Where a request's state has what is changed, for the audit log, if its path does not say."""
+ADMIT_USER = "leveret.admit_user"
+"""Key of a request's scope: a function that assigns the connection to a user, and returns whether
+the user may have one more."""
+IS_CONNECTED = "leveret.is_connected"
+"""Key of a request's scope: a function that returns whether the client is still connected."""
+DISCONNECTED = "disconnected"
+"""Key of a request's state: the broker closed the connection, and logged why."""
+IS_LOGGED = "is_logged"
+"""Key of a request's state: the refusal was logged already."""
+AUDIT_TARGET = "audit_target"
+"""Key of a request's state: names of changed objects, for the audit log, if the path has none."""
 COOKIE = "leveret_session"
 CSRF_HEADER = "x-csrf-token"
 IDLE_SECONDS = 3_600.0
 ABSOLUTE_SECONDS = 8 * 3_600.0
-MOST_SESSIONS, MOST_OF_ONE_USER = 10_000, 100
+MAX_SESSIONS, MAX_SESSIONS_PER_USER = 10_000, 100
 MANAGEMENT_TAGS = frozenset({"administrator", "monitoring", "policymaker", "management"})
+SEES_EVERYTHING = frozenset({"administrator", "monitoring"})
 _SAFE = ("GET", "HEAD", "OPTIONS")
-_NOT_FROM_HERE = "User can only log in via localhost"
+_LOOPBACK_ONLY = "User can only log in via localhost"
+_NO_MANAGEMENT_TAG = "user has no management tag"
+
+
+# Sessions ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -51,67 +57,49 @@ class WebSession:
     created: float
     seen: float
     password_id: int
-    """Of the user when signing in: another password ends the session."""
+    """The user's at login: a new password ends the session."""
 
 
-class Doorkeeper:
-    """Knows the sessions."""
+class SessionStore:
+    """Sessions of the web UI, by cookie."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._sessions: dict[str, WebSession] = {}
 
-    def sign_in(self, user: User) -> tuple[str, WebSession]:
-        """A new session for somebody whose password was right."""
+    def create(self, user: User) -> tuple[str, WebSession]:
+        """A new session of an authenticated user: its token and itself."""
         now = self.broker.clock.monotonic()
-        self._forget_old(user.name)
+        self._make_room(user.name)
         token = secrets.token_urlsafe(32)
         session = WebSession(user.name, secrets.token_urlsafe(32), now, now, user.password_id)
         self._sessions[token] = session
         return token, session
 
-    def sign_out(self, token: str) -> None:
-        self._sessions.pop(token, None)
-
-    def sign_out_all(self) -> None:
-        self._sessions.clear()
-
-    async def check(
-        self, name: str, password: str, host: str, is_here: Callable[[], bool] = lambda: True
-    ) -> User:
-        """The user, unless the password is wrong or was wrong too often lately."""
-        answer = await self.broker.access.logins.check(name, password, host, is_here)
-        if not isinstance(answer, Refused):
-            return answer
-        why = answer.why.value
-        facts = {"event": "login refused", "user": name, "peer": host, "why": why}
-        log.warning(
-            "HTTP from %s: login of %r refused: %s", host, name, why, extra={"facts": facts}
-        )
-        if answer.retry_seconds > 0:
-            wait = str(math.ceil(answer.retry_seconds))
-            raise ApiError(429, f"{why}, wait {wait} s", {"Retry-After": wait})
-        if answer.why is Refusal.NOT_FROM_HERE:
-            raise ApiError(401, _NOT_FROM_HERE)
-        raise ApiError(401, "Login failed")
-
-    def session(self, token: str) -> WebSession | None:
-        found = self._sessions.get(token)
-        if found is None:
+    def maybe_get(self, token: str) -> WebSession | None:
+        """The session, which counts as used now; None if there is none or it has expired."""
+        session = self._sessions.get(token)
+        if session is None:
             return None
         now = self.broker.clock.monotonic()
-        if now - found.seen > IDLE_SECONDS or now - found.created > ABSOLUTE_SECONDS:
+        if now - session.seen > IDLE_SECONDS or now - session.created > ABSOLUTE_SECONDS:
             del self._sessions[token]
             return None
-        found.seen = now
-        return found
+        session.seen = now
+        return session
 
-    def _forget_old(self, user: str) -> None:
-        """Who signs in again and again ends sessions of their own, and nobody else's."""
-        own = [token for token, one in self._sessions.items() if one.user == user]
-        if len(own) >= MOST_OF_ONE_USER or len(self._sessions) >= MOST_SESSIONS:
-            among = own if len(own) >= MOST_OF_ONE_USER else self._sessions
-            del self._sessions[min(among, key=lambda token: self._sessions[token].seen)]
+    def delete(self, token: str) -> None:
+        self._sessions.pop(token, None)
+
+    def clear(self) -> None:
+        self._sessions.clear()
+
+    def _make_room(self, user: str) -> None:
+        """Delete the least recently used session: of this user if it has the maximum."""
+        own = [token for token, session in self._sessions.items() if session.user == user]
+        if len(own) >= MAX_SESSIONS_PER_USER or len(self._sessions) >= MAX_SESSIONS:
+            candidates = own if len(own) >= MAX_SESSIONS_PER_USER else self._sessions
+            del self._sessions[min(candidates, key=lambda token: self._sessions[token].seen)]
 
 
 async def get_broker(request: Request) -> Broker:
@@ -119,87 +107,99 @@ async def get_broker(request: Request) -> Broker:
     return broker
 
 
-def get_doorkeeper(request: Request) -> Doorkeeper:
-    doorkeeper: Doorkeeper = request.app.state.doorkeeper
-    return doorkeeper
+def get_sessions(request: Request) -> SessionStore:
+    sessions: SessionStore = request.app.state.sessions
+    return sessions
 
 
-async def current_user(request: Request) -> User:
-    """Whoever asks: 401 when nobody we know, 403 without a tag.
+# Authentication ----------------------------------------------------------------------------------
 
-    A password is checked once for each request. Asked again, for a body may have come meanwhile,
-    it is looked whether they still are who they were.
+
+async def authenticate(request: Request) -> User:
+    """The user of this request; 401 without valid credentials, 403 without a management tag.
+
+    A dependency of routes. `SecurityMiddleware` has called it already for requests that change
+    something, before it read their bodies.
     """
-    request.state.vhost = request.path_params.get("vhost", "")  # known when it has been routed
     known: User | None = getattr(request.state, "user", None)
-    user = await _whoever_asks(request) if known is None else _still(request, known)
+    if known is not None:
+        return known
+    header = request.headers.get("authorization", "")
+    if not header:
+        return _admit(request, _session_user(request))
+    try:
+        name, password = _basic_credentials(header)
+        user = await check_password(request, name, password)
+    except ApiError as error:
+        headers = {**(error.headers or {}), **(_challenge(request) or {})}
+        raise ApiError(error.status, error.reason, headers) from None
+    return _admit(request, user)
+
+
+def reauthenticate(request: Request, user: User) -> User:
+    """The same user as it is now; 401 if its password or session has changed meanwhile."""
+    if not request.headers.get("authorization", ""):
+        return _admit(request, _session_user(request))
+    broker: Broker = request.app.state.broker
+    current = broker.users.by_name.get(user.name)
+    if current is None or current.password_id != user.password_id:
+        raise ApiError(401, "Login failed", _challenge(request))
+    return _admit(request, current)
+
+
+def require_unchanged(request: Request, user: User) -> None:
+    """After a wait: refuse the request if what it was authorized by has changed meanwhile: the
+    credentials, the user's tags, or the access to the vhost of its path."""
+    if reauthenticate(request, user).tags != user.tags:
+        raise ApiError(403, "the user's tags have changed since the request was received")
+    vhost = request.path_params.get("vhost")
+    if vhost is not None:
+        vhost_for(request.app.state.broker, user, vhost)
+
+
+def _admit(request: Request, user: User) -> User:
     request.state.user = user
-    require_management_tag(user)
-    if (let_in := request.scope.get(LET_IN)) is not None and not let_in(user.name):
+    if MANAGEMENT_TAGS.isdisjoint(user.tags):
+        raise ApiError(403, _NO_MANAGEMENT_TAG)
+    admit_user = request.scope.get(ADMIT_USER)
+    if admit_user is not None and not admit_user(user.name):
         raise ApiError(429, "too many connections of this user", {"Connection": "close"})
     return user
 
 
-async def require_unchanged(request: Request, user: User) -> None:
-    """After a wait: what was found out about their tags before must still hold."""
-    if (await current_user(request)).tags != user.tags:
-        raise ApiError(403, "the user has other tags since")
+async def check_password(request: Request, name: str, password: str) -> User:
+    """The user, if the password is right; refusals are logged here."""
+    request.state.is_logged = True
+    host = request.client.host if request.client else ""
+    is_connected = request.scope.get(IS_CONNECTED, lambda: True)
+    broker: Broker = request.app.state.broker
+    result = await broker.authenticator.check(name, password, host, is_connected)
+    if not isinstance(result, Refused):
+        request.state.is_logged = False
+        return result
+    reason = result.why.value
+    facts = {"event": "login refused", "user": name, "peer": host, "why": reason}
+    log.warning("HTTP from %s: login of %r refused: %s", host, name, reason, extra={"facts": facts})
+    if result.retry_seconds > 0:
+        wait = str(math.ceil(result.retry_seconds))
+        raise ApiError(429, f"{reason}, wait {wait} s", {"Retry-After": wait})
+    is_loopback_only = result.why is Refusal.LOOPBACK_ONLY
+    raise ApiError(401, _LOOPBACK_ONLY if is_loopback_only else "Login failed")
 
 
-def _still(request: Request, user: User) -> User:
-    if not request.headers.get("authorization", ""):
-        return _from_cookie(request, get_doorkeeper(request))
-    now = get_doorkeeper(request).broker.users.by_name.get(user.name)
-    if now is None or now.password_id != user.password_id:
-        raise ApiError(401, "Login failed", _challenge(request))
-    return now
-
-
-async def _whoever_asks(request: Request) -> User:
-    header = request.headers.get("authorization", "")
-    if not header:
-        return _from_cookie(request, get_doorkeeper(request))
-    try:
-        name, password = _basic(header)
-        return await checked(request, name, password)
-    except ApiError as error:
-        headers = {**(error.headers or {}), **(_challenge(request) or {})}
-        raise ApiError(error.status, error.reason, headers) from None
-
-
-async def checked(request: Request, name: str, password: str) -> User:
-    """As the doorkeeper says, who logs a refusal: nobody else needs to."""
-    request.state.is_told = True
-    is_here = request.scope.get(IS_HERE, lambda: True)
-    user = await get_doorkeeper(request).check(name, password, client_host(request), is_here)
-    request.state.is_told = False
-    return user
-
-
-def require_management_tag(user: User) -> None:
-    if not _has_management_tag(user):
-        raise ApiError(403, "user has no management tag")
-
-
-def _has_management_tag(user: User) -> bool:
-    return not MANAGEMENT_TAGS.isdisjoint(user.tags)
-
-
-def may_manage(broker: Broker, name: str) -> bool:
-    """Still, for who has long been let in."""
-    user = broker.users.by_name.get(name)
-    return user is not None and _has_management_tag(user)
-
-
-def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
-    session = doorkeeper.session(request.cookies.get(COOKIE, ""))
-    user = doorkeeper.broker.users.by_name.get(session.user) if session else None
+def _session_user(request: Request) -> User:
+    """The user of the session cookie; changes also need the session's CSRF token."""
+    sessions = get_sessions(request)
+    broker = sessions.broker
+    session = sessions.maybe_get(request.cookies.get(COOKIE, ""))
+    user = broker.users.by_name.get(session.user) if session else None
     if session is None or user is None or user.password_id != session.password_id:
         raise ApiError(401, "not signed in", _challenge(request))
-    if not _has_management_tag(user):  # it had one: the page is to ask who is there now
+    if not _has_management_tag(user):  # 401, so that the page asks for another user
         raise ApiError(401, "not signed in", _challenge(request))
-    if isinstance(doorkeeper.broker.access.logins.accept(user.name, client_host(request)), Refused):
-        raise ApiError(401, _NOT_FROM_HERE)  # signed in from here, and carried elsewhere
+    host = request.client.host if request.client else ""
+    if isinstance(broker.authenticator.accept(user.name, host), Refused):
+        raise ApiError(401, _LOOPBACK_ONLY)  # the cookie was taken to another machine
     if request.method not in _SAFE:
         given = request.headers.get(CSRF_HEADER, "")
         if not hmac.compare_digest(given.encode(), session.csrf.encode()):
@@ -209,13 +209,14 @@ def _from_cookie(request: Request, doorkeeper: Doorkeeper) -> User:
 
 
 def _challenge(request: Request) -> dict[str, str] | None:
-    """Tools are asked for credentials; a page's own requests must not open a browser dialog."""
+    """Ask tools for credentials, but not scripts of a page: a browser would open a dialog."""
     if request.headers.get("sec-fetch-mode", "navigate") != "navigate":
         return None
-    return {"WWW-Authenticate": 'Basic realm="Leveret"'}
+    broker: Broker = request.app.state.broker
+    return {"WWW-Authenticate": f'Basic realm="{broker.settings.http_realm}"'}
 
 
-def _basic(header: str) -> tuple[str, str]:
+def _basic_credentials(header: str) -> tuple[str, str]:
     scheme, _, encoded = header.partition(" ")
     try:
         if scheme.lower() != "basic":
@@ -228,16 +229,30 @@ def _basic(header: str) -> tuple[str, str]:
     return name, password
 
 
-def client_host(request: Request) -> str:
-    return request.client.host if request.client else ""
+# Authorization -----------------------------------------------------------------------------------
 
 
-CurrentUser = Annotated[User, Depends(current_user)]
-Hub = Annotated[Broker, Depends(get_broker)]
+def require_management_tag(user: User) -> None:
+    if MANAGEMENT_TAGS.isdisjoint(user.tags):
+        raise ApiError(403, _NO_MANAGEMENT_TAG)
+
+
+def _has_management_tag(user: User) -> bool:
+    return not MANAGEMENT_TAGS.isdisjoint(user.tags)
+
+
+def can_manage(broker: Broker, name: str) -> bool:
+    """Whether the user still exists and still has a management tag."""
+    user = broker.users.by_name.get(name)
+    return user is not None and _has_management_tag(user)
+
+
+CurrentUser = Annotated[User, Depends(authenticate)]
+AppBroker = Annotated[Broker, Depends(get_broker)]
 
 
 def require_tag(*tags: str) -> Any:
-    """A dependency: the user must have one of these tags; administrators may do everything."""
+    """A dependency: the user must have one of these tags or be an administrator."""
 
     async def check(user: CurrentUser) -> User:
         if not set(user.tags) & {"administrator", *tags}:
@@ -248,29 +263,30 @@ def require_tag(*tags: str) -> Any:
 
 
 def sees_everything(user: User) -> bool:
-    return bool(set(user.tags) & {"administrator", "monitoring"})
+    return not SEES_EVERYTHING.isdisjoint(user.tags)
 
 
 def visible_vhosts(broker: Broker, user: User) -> list[VirtualHost]:
     """Vhosts whose objects this user may list."""
-    if sees_everything(user):
+    if not SEES_EVERYTHING.isdisjoint(user.tags):
         return list(broker.vhosts.values())
-    return [v for v in broker.vhosts.values() if broker.users.may_enter(user.name, v.name)]
+    can_access = broker.users.can_access_vhost
+    return [vhost for vhost in broker.vhosts.values() if can_access(user.name, vhost.name)]
 
 
 def vhost_for(broker: Broker, user: User, name: str) -> VirtualHost:
-    """The vhost, if it exists and this user may look into it."""
+    """The vhost, if it exists and this user may access it."""
     vhost = broker.vhosts.get(name)
     if vhost is None:
         raise ApiError(404, "Not Found")
-    if not sees_everything(user) and not broker.users.may_enter(user.name, name):
+    if not sees_everything(user) and not broker.users.can_access_vhost(user.name, name):
         raise ApiError(403, f"access to vhost '{name}' refused for user '{user.name}'")
     return vhost
 
 
-async def _vhost_of_path(vhost: str, hub: Hub, user: CurrentUser) -> VirtualHost:
-    return vhost_for(hub, user, vhost)
+async def _vhost_of_path(vhost: str, broker: AppBroker, user: CurrentUser) -> VirtualHost:
+    return vhost_for(broker, user, vhost)
 
 
-InVhost = Annotated[VirtualHost, Depends(_vhost_of_path)]
-"""The same as a dependency: found out before what a body holds is looked at."""
+PathVhost = Annotated[VirtualHost, Depends(_vhost_of_path)]
+"""The vhost named by the path, checked before the body is validated."""

@@ -1,4 +1,4 @@
-"""Refusals as HTTP: one map from reply codes to statuses, and RabbitMQ's error JSON."""
+"""Errors as HTTP responses: a status for each AMQP reply code, and RabbitMQ's error JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from http_admin.answers import JsonAnswer
+from leveret.http_admin.json_response import FastJsonResponse, dump_json
 from leveret.model.errors import BrokerError, ReplyCode
 
 _STATUS = {
@@ -29,18 +29,16 @@ _NAMES = {
     501: "not_implemented",
     503: "unavailable",
 }
-
-
-WHY = "why"
-"""Where a request's state has why it was refused, for the log: as its answer says it."""
+REFUSAL_REASON = "refusal_reason"
+"""Attribute of a request's state: the reason that its error response gives, for the log."""
 _PAGING = (("query", "page"), ("query", "page_size"))
-_NO_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")
-_TOLD = 20
-_OFF_LIMITS = ("greater_than_equal", "less_than_equal")
+_NOT_AN_OBJECT = ("missing", "dict_type", "model_type", "model_attributes_type")
+_OUT_OF_RANGE = ("greater_than_equal", "less_than_equal")
+_MAX_REPORTED = 20
 
 
 class ApiError(Exception):
-    """A refused request; `name` where RabbitMQ calls it otherwise than others of its status."""
+    """A refused request; `name` where RabbitMQ's error name differs from that of the status."""
 
     def __init__(
         self, status: int, reason: str, headers: dict[str, str] | None = None, name: str = ""
@@ -52,8 +50,8 @@ class ApiError(Exception):
         self.name = name
 
 
-def not_found(what: str = "Not Found") -> ApiError:
-    return ApiError(404, what)
+def not_found(reason: str = "Not Found") -> ApiError:
+    return ApiError(404, reason)
 
 
 def bad_request(reason: str) -> ApiError:
@@ -62,59 +60,64 @@ def bad_request(reason: str) -> ApiError:
 
 def error_response(
     status: int, reason: str, headers: dict[str, str] | None = None, name: str = ""
-) -> JsonAnswer:
+) -> FastJsonResponse:
     content = {"error": name or _NAMES.get(status, "error"), "reason": reason}
-    return JsonAnswer(content, status, headers)
+    return FastJsonResponse(dump_json(content), status, headers)
 
 
-def _refusal(
+def _refuse(
     request: Request,
     status: int,
     reason: str,
     headers: dict[str, str] | None = None,
     name: str = "",
-) -> JsonAnswer:
-    setattr(request.state, WHY, reason)
+) -> FastJsonResponse:
+    setattr(request.state, REFUSAL_REASON, reason)
     return error_response(status, reason, headers, name)
 
 
 def install(app: FastAPI) -> None:
-    """Every way a request can fail ends in the same JSON."""
+    """Respond to every kind of exception with the same JSON."""
 
     @app.exception_handler(ApiError)
-    async def refused(request: Request, error: ApiError) -> JsonAnswer:
-        return _refusal(request, error.status, error.reason, error.headers, error.name)
+    async def on_api_error(request: Request, error: ApiError) -> FastJsonResponse:
+        return _refuse(request, error.status, error.reason, error.headers, error.name)
 
     @app.exception_handler(BrokerError)
-    async def refused_by_broker(request: Request, error: BrokerError) -> JsonAnswer:
-        return _refusal(request, _STATUS.get(error.code, 400), error.explanation)
+    async def on_broker_error(request: Request, error: BrokerError) -> FastJsonResponse:
+        return _refuse(request, _STATUS.get(error.code, 400), error.explanation)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JsonAnswer:
-        wrong = error.errors()
-        is_off = any(one["loc"] in _PAGING and one["type"] in _OFF_LIMITS for one in wrong)
-        name = "invalid_pagination_parameters" if is_off else ""
-        return _refusal(request, 400, "; ".join(map(_sentence, wrong[:_TOLD])), name=name)
+    async def on_invalid_request(
+        request: Request, error: RequestValidationError
+    ) -> FastJsonResponse:
+        faults = error.errors()
+        is_paging = any(
+            fault["loc"] in _PAGING and fault["type"] in _OUT_OF_RANGE for fault in faults
+        )
+        name = "invalid_pagination_parameters" if is_paging else ""
+        reason = "; ".join(map(_sentence, faults[:_MAX_REPORTED]))
+        return _refuse(request, 400, reason, name=name)
 
     @app.exception_handler(HTTPException)
-    async def plain(request: Request, error: HTTPException) -> JsonAnswer:
+    async def on_http_exception(request: Request, error: HTTPException) -> FastJsonResponse:
         headers = dict(error.headers) if error.headers else None
         if error.status_code == 405:
-            headers = {"Allow": ", ".join(_methods_at(request))}
-        return _refusal(request, error.status_code, str(error.detail), headers)
+            headers = {"Allow": ", ".join(_allowed_methods(request))}
+        return _refuse(request, error.status_code, str(error.detail), headers)
 
 
-def _methods_at(request: Request) -> list[str]:
-    """Each method of a path is a route of its own, and the first of them speaks for itself only."""
-    routes = [one for one in request.app.routes if isinstance(one, Route)]
-    here = [one for one in routes if one.matches(request.scope)[0] is not Match.NONE]
-    return sorted({method for one in here for method in one.methods or ()})
+def _allowed_methods(request: Request) -> list[str]:
+    """Methods of all routes with this path; starlette names those of the first one only."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in matching for method in route.methods or ()})
 
 
-def _sentence(error: dict[str, Any]) -> str:
-    if error["type"] == "json_invalid":
-        return f"the body is not valid JSON: {error['ctx']['error']} (at {error['loc'][-1]})"
-    if error["loc"] == ("body",) and error["type"] in _NO_OBJECT:
+def _sentence(fault: dict[str, Any]) -> str:
+    if fault["type"] == "json_invalid":
+        return f"the body is not valid JSON: {fault['ctx']['error']} (at {fault['loc'][-1]})"
+    if fault["loc"] == ("body",) and fault["type"] in _NOT_AN_OBJECT:
         return "the body must be a JSON object"
-    place = ".".join(str(part) for part in error["loc"] if part != "body")
-    return f"{place or 'body'}: {error['msg']}"
+    place = ".".join(str(part) for part in fault["loc"] if part != "body")
+    return f"{place or 'body'}: {fault['msg']}"

@@ -1,7 +1,9 @@
-"""Lists as RabbitMQ gives them: filtered, sorted, paged, cut to columns.
+"""Lists as RabbitMQ returns them: filtered, sorted, paged, reduced to columns.
 
-Expensive columns are made only for the rows that are shown: callers hand over objects and a
-function that turns one into its row; sorting by a name needs no rows at all.
+Expensive columns are computed only for the rows that are returned: callers pass objects and a
+function that builds the row of one; sorting by a name needs no rows at all. Lists are the few large
+responses that skip pydantic (`FastJsonResponse`); other work runs between slices of rows, and an
+object may be gone when its row is built.
 """
 
 from __future__ import annotations
@@ -10,27 +12,32 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import orjson
 from fastapi import Depends, Query
 
-from http_admin.answers import Written, dump_json
-from http_admin.errors import ApiError, bad_request
-from http_admin.turns import InTurn
-from leveret.broker.access.patterns import asked
+from leveret.broker.access.patterns import compile_pattern
+from leveret.broker.runtime.slices import Steps, run_in_slices
+from leveret.http_admin.errors import ApiError, bad_request
+from leveret.http_admin.json_response import FastJsonResponse, PartsResponse, dump_json
+from leveret.http_admin.middleware.concurrency import ResponseSlot
 
 T = TypeVar("T")
-Row = dict[str, Any]
-LARGEST_PAGE = 500
-SLICE = 200
-MOST_COLUMNS, DEEPEST_COLUMN = 200, 8
-FILTER_SECONDS, FILTER_SECONDS_EACH, FILTER_SECONDS_AT_ONCE = 0.1, 0.00001, 0.005
-"""Of processor time. A name takes a few microseconds; with a pattern made for it, milliseconds."""
+R = TypeVar("R")
+Row = Mapping[str, Any]
+MAX_PAGE_SIZE = 500
+ROWS_PER_STEP = 50
+MAX_COLUMNS, MAX_COLUMN_DEPTH = 200, 8
+FILTER_SECONDS, FILTER_SECONDS_PER_NAME, FILTER_SECONDS_PER_SLICE = 0.1, 0.00001, 0.005
+"""Processor time. A name takes some microseconds; with a hostile pattern, milliseconds."""
+MAX_SECONDS_OF_A_NAME = 0.02
+"""More was not spent on the pattern: a garbage collection may take this thread's time instead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the query string asks of a list. Presence of `page` decides about paging."""
+class ListQuery:
+    """What the query string asks of a list. The list is paged if `page` is given."""
 
     page: int | None = None
     page_size: int = 100
@@ -41,173 +48,184 @@ class Wanted:
     columns: tuple[str, ...] = ()
 
 
-async def wanted(
+async def list_query(
     page: Annotated[int | None, Query(ge=1)] = None,
-    page_size: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 100,
+    page_size: Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE)] = 100,
     name: str = "",
     use_regex: bool = False,
     sort: str = "",
     sort_reverse: bool = False,
     columns: str = "",
-    in_turn: None = InTurn,
-) -> Wanted:
-    if sort.count(".") >= DEEPEST_COLUMN:
-        raise bad_request(f"a column to sort by is at most {DEEPEST_COLUMN} names deep")
-    return Wanted(page, page_size, name, use_regex, sort, sort_reverse, _chosen(columns))
+    response_slot: None = ResponseSlot,
+) -> ListQuery:
+    if sort.count(".") >= MAX_COLUMN_DEPTH:
+        raise bad_request(f"sort may name a column at most {MAX_COLUMN_DEPTH} levels deep")
+    selected = _parse_columns(columns) if columns else ()
+    return ListQuery(page, page_size, name, use_regex, sort, sort_reverse, selected)
 
 
-def _chosen(columns: str) -> tuple[str, ...]:
-    """Columns to show; what lies inside another chosen one is shown with it."""
-    chosen = dict.fromkeys(column for column in columns.split(",") if column)
-    if len(chosen) > MOST_COLUMNS or any(c.count(".") >= DEEPEST_COLUMN for c in chosen):
-        raise bad_request(f"columns are at most {MOST_COLUMNS}, and {DEEPEST_COLUMN} names deep")
-    return tuple(column for column in chosen if not any(p in chosen for p in _around(column)))
+def _parse_columns(text: str) -> tuple[str, ...]:
+    """The columns to return; a column inside another one is returned with that."""
+    columns = dict.fromkeys(column for column in text.split(",") if column)
+    if len(columns) > MAX_COLUMNS or any(c.count(".") >= MAX_COLUMN_DEPTH for c in columns):
+        raise bad_request(
+            f"columns may name at most {MAX_COLUMNS} columns, {MAX_COLUMN_DEPTH} levels deep"
+        )
+    return tuple(column for column in columns if not any(p in columns for p in _parents(column)))
 
 
-def _around(column: str) -> Iterator[str]:
+def _parents(column: str) -> Iterator[str]:
     """`a` and `a.b`, for `a.b.c`."""
     parts = column.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts)))
 
 
-List = Annotated[Wanted, Depends(wanted)]
+ListParams = Annotated[ListQuery, Depends(list_query)]
 
 
-async def listed(
+async def list_rows(
     objects: Iterable[T],
-    ask: Wanted,
-    row: Callable[[T], Row],
+    query: ListQuery,
+    row_of: Callable[[T], Row],
     name_of: Callable[[T], str],
-    quick: Mapping[str, Callable[[T], Any]] | None = None,
-) -> Any:
-    """The answer to a list request: an array, or a page with its counts.
+    sortable: Mapping[str, Callable[[T], Any]] | None = None,
+) -> FastJsonResponse:
+    """The response of a list: an array, or a page with its counts.
 
-    `quick` reads columns straight from an object: sorting by one of them needs no rows. Other work
-    is let in while the rows are made and written.
+    `sortable` reads columns from an object: sorting by one of them needs no rows.
     """
-    choice = await _choose(objects, ask, name_of, quick or {})
-    if not choice.by_row:
-        return _answer(choice, ask, await written(choice.page(ask), row, ask.columns))
-    rows: list[Row] = []
-    for some in _slices(choice.kept, SLICE):
-        rows += map(row, some)
-        await asyncio.sleep(0)
-    rows.sort(key=lambda made: _order(_dig(made, ask.sort.split("."))), reverse=ask.sort_reverse)
-    return _answer(choice, ask, await written(_page(rows, ask), lambda made: made, ask.columns))
+    every = list(objects)
+    matching = await _filter(every, query, name_of) if query.name else every
+    if query.sort:
+        key = name_of if query.sort == "name" else (sortable or {}).get(query.sort)
+        if key is None:
+            return await _list_by_row(matching, query, row_of, len(every))
+        matching = await _sort(matching, key, query.sort_reverse)
+    if query.page is None:
+        return await rows_response(matching, row_of, query.columns)
+    return await _page_response(matching, query, query.page, row_of, len(every))
 
 
-async def written(
+async def _list_by_row(
+    matching: Sequence[T], query: ListQuery, row_of: Callable[[T], Row], total: int
+) -> FastJsonResponse:
+    """Sorted by a column that only the whole row has."""
+    path = query.sort.split(".")
+    rows = await run_in_slices(_map(row_of, matching))
+    rows = await _sort(rows, lambda row: _value_at(row, path), query.sort_reverse)
+    if query.page is None:
+        return await rows_response(rows, lambda row: row, query.columns)
+    return await _page_response(rows, query, query.page, lambda row: row, total)
+
+
+async def _sort(items: Sequence[T], key: Callable[[T], Any], is_reverse: bool) -> list[T]:
+    """Reading the keys takes longer than comparing them."""
+    keys = await run_in_slices(_map(lambda item: _sort_key(key(item)), items))
+    order = sorted(range(len(items)), key=keys.__getitem__, reverse=is_reverse)
+    return [items[index] for index in order]
+
+
+def _map(function: Callable[[T], R], items: Sequence[T]) -> Steps[list[R]]:
+    results: list[R] = []
+    for start in range(0, len(items), ROWS_PER_STEP):
+        results += map(function, items[start : start + ROWS_PER_STEP])
+        yield
+    return results
+
+
+async def rows_response(
     objects: Sequence[T],
-    row: Callable[[T], Row],
+    row_of: Callable[[T], Row],
     columns: tuple[str, ...] = (),
-    at_once: int = 0,
-) -> Written:
-    """An array of rows as JSON, some of them at a time: thousands take longer than a turn may."""
-    paths = [column.split(".") for column in columns]
-    pieces = []
-    for some in _slices(objects, at_once or SLICE):
-        rows = map(row, some)
-        pieces.append(dump_json([_columns(made, paths) if paths else made for made in rows])[1:-1])
-        if len(some) < len(objects):
-            await asyncio.sleep(0)
-    return Written(b"".join((b"[", b",".join(pieces), b"]")))
+    step_size: int = 0,
+) -> FastJsonResponse:
+    """A JSON array of rows; of many, in parts that are encoded in slices."""
+    paths, size = [column.split(".") for column in columns], step_size or ROWS_PER_STEP
+    if len(objects) > size:
+        return PartsResponse(await run_in_slices(_encode_parts(objects, row_of, paths, size)))
+    rows = map(row_of, objects)
+    shown = [_select(row, paths) for row in rows] if paths else list(rows)
+    return FastJsonResponse(dump_json(shown))
 
 
-def _slices(objects: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (objects[start : start + size] for start in range(0, len(objects), size))
+def _encode_parts(
+    objects: Sequence[T], row_of: Callable[[T], Row], paths: list[list[str]], size: int
+) -> Steps[list[bytes]]:
+    parts, separator = list[bytes](), b"["
+    for start in range(0, len(objects), size):
+        rows = map(row_of, objects[start : start + size])
+        shown = [_select(row, paths) for row in rows] if paths else list(rows)
+        parts.append(separator + dump_json(shown)[1:-1])
+        separator = b","
+        yield
+    return [*parts, b"]"] if parts else [b"[]"]
 
 
-@dataclass(slots=True)
-class _Choice(Generic[T]):
-    """What passed the filter, in order unless only whole rows can tell the order."""
-
-    kept: list[T]
-    total: int
-    by_row: bool
-
-    def page(self, ask: Wanted) -> list[T]:
-        return _page(self.kept, ask)
-
-
-async def _choose(
-    objects: Iterable[T],
-    ask: Wanted,
-    name_of: Callable[[T], str],
-    quick: Mapping[str, Callable[[T], Any]],
-) -> _Choice[T]:
-    everything = list(objects)
-    kept = await _filter(everything, ask, name_of)
-    keys: Mapping[str, Callable[[T], Any]] = {"name": name_of, **quick}
-    by_row = bool(ask.sort) and ask.sort not in keys
-    if ask.sort and not by_row:
-        key = keys[ask.sort]
-        kept = sorted(kept, key=lambda one: _order(key(one)), reverse=ask.sort_reverse)
-    return _Choice(kept, len(everything), by_row)
-
-
-def _answer(choice: _Choice[Any], ask: Wanted, rows: Written) -> Any:
-    if ask.page is None:
-        return rows
-    return {
-        "items": rows,
-        "page": ask.page,
-        "page_count": _pages(len(choice.kept), ask),
-        "page_size": ask.page_size,
-        "item_count": len(choice.page(ask)),
-        "filtered_count": len(choice.kept),
-        "total_count": choice.total,
+async def _page_response(
+    matching: list[T], query: ListQuery, number: int, row_of: Callable[[T], Row], total: int
+) -> FastJsonResponse:
+    paths, shown = [column.split(".") for column in query.columns], _page(matching, query, number)
+    parts = await run_in_slices(_encode_parts(shown, row_of, paths, ROWS_PER_STEP))
+    page = {
+        "items": orjson.Fragment(b"".join(parts)),
+        "page": number,
+        "page_count": _page_count(len(matching), query),
+        "page_size": query.page_size,
+        "item_count": len(shown),
+        "filtered_count": len(matching),
+        "total_count": total,
     }
+    return FastJsonResponse(orjson.dumps(page))
 
 
-async def _filter(objects: list[T], ask: Wanted, name_of: Callable[[T], str]) -> list[T]:
-    if not ask.name:
-        return objects
-    if not ask.use_regex:
-        wanted_name = ask.name.lower()
-        return [one for one in objects if wanted_name in name_of(one).lower()]
-    return await _matching(objects, ask.name, name_of)
+async def _filter(objects: list[T], query: ListQuery, name_of: Callable[[T], str]) -> list[T]:
+    if not query.use_regex:
+        part = query.name.lower()
+        names = await run_in_slices(_map(lambda item: name_of(item).lower(), objects))
+        return [item for item, name in zip(objects, names, strict=True) if part in name]
+    return await _filter_by_pattern(objects, query.name, name_of)
 
 
-async def _matching(objects: list[T], text: str, name_of: Callable[[T], str]) -> list[T]:
-    """Others are served in between, and a pattern that takes very long is refused."""
-    found, kept = asked(text), []
-    left = FILTER_SECONDS + FILTER_SECONDS_EACH * len(objects)
-    began = time.thread_time()
-    for one in objects:
-        if found.search(name_of(one)) is not None:
-            kept.append(one)
-        used = time.thread_time() - began
+async def _filter_by_pattern(objects: list[T], text: str, name_of: Callable[[T], str]) -> list[T]:
+    """Other work runs in between, and a pattern that takes very long is refused."""
+    pattern, matching = compile_pattern(text), []
+    left = FILTER_SECONDS + FILTER_SECONDS_PER_NAME * len(objects)
+    used, before = 0.0, time.thread_time()
+    for item in objects:
+        if pattern.search(name_of(item)) is not None:
+            matching.append(item)
+        now = time.thread_time()
+        used += min(now - before, MAX_SECONDS_OF_A_NAME)
+        before = now
         if used > left:
-            raise bad_request("this pattern takes too long to look for; a simpler one will do")
-        if used > FILTER_SECONDS_AT_ONCE:
+            raise bad_request("matching this pattern takes too long: use a simpler one")
+        if used > FILTER_SECONDS_PER_SLICE:
             left -= used
             await asyncio.sleep(0)
-            began = time.thread_time()
-    return kept
+            used, before = 0.0, time.thread_time()
+    return matching
 
 
-def _pages(count: int, ask: Wanted) -> int:
-    return max(1, -(-count // ask.page_size))
+def _page_count(count: int, query: ListQuery) -> int:
+    return max(1, -(-count // query.page_size))
 
 
-def _page(rows: list[T], ask: Wanted) -> list[T]:
-    if ask.page is None:
-        return rows
-    if ask.page > _pages(len(rows), ask):
-        place = f"page: {ask.page} page size: {ask.page_size}, len: {len(rows)}"
+def _page(rows: list[T], query: ListQuery, page: int) -> list[T]:
+    if page > _page_count(len(rows), query):
+        place = f"page: {page} page size: {query.page_size}, len: {len(rows)}"
         raise ApiError(400, f"page out of range, {place}", name="page_out_of_range")
-    start = (ask.page - 1) * ask.page_size
-    return rows[start : start + ask.page_size]
+    start = (page - 1) * query.page_size
+    return rows[start : start + query.page_size]
 
 
-def _dig(row: Row, path: Sequence[str]) -> Any:
+def _value_at(row: Row, path: Sequence[str]) -> Any:
     value: Any = row
     for part in path:
         value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
-def _order(value: Any) -> tuple[int, Any]:
+def _sort_key(value: Any) -> tuple[int, Any]:
     """Missing values first, numbers before text, so that any column can be sorted."""
     if value is None:
         return (0, 0)
@@ -216,14 +234,15 @@ def _order(value: Any) -> tuple[int, Any]:
     return (2, str(value))
 
 
-def _columns(row: Row, paths: Iterable[Sequence[str]]) -> Row:
-    cut: Row = {}
+def _select(row: Row, paths: Iterable[Sequence[str]]) -> Row:
+    """The row reduced to these columns."""
+    selected: dict[str, Any] = {}
     for path in paths:
-        value = _dig(row, path)
+        value = _value_at(row, path)
         if value is None and len(path) == 1 and path[0] not in row:
             continue
-        place = cut
+        place = selected
         for parent in path[:-1]:
             place = place.setdefault(parent, {})
         place[path[-1]] = value
-    return cut
+    return selected

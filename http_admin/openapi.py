@@ -1,4 +1,4 @@
-"""The API's description: FastAPI's, corrected to what this application really does."""
+"""The OpenAPI document: FastAPI's, corrected to what this application does."""
 
 from __future__ import annotations
 
@@ -7,61 +7,51 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-Description = dict[str, Any]
-ABOUT = (
-    "RabbitMQ's management API, and what Leveret adds to it. Names in paths are percent-encoded: "
+Document = dict[str, Any]
+DESCRIPTION = (
+    "RabbitMQ's management API and Leveret's additions to it. Names in paths are percent-encoded: "
     "the virtual host `/` is `%2F`. Lists take `page`, `page_size`, `name`, `use_regex`, `sort`, "
-    "`sort_reverse` and `columns`; with `page` they answer with a page, else with an array."
+    "`sort_reverse` and `columns`; the response is a page if `page` is given, else an array."
 )
 OPEN_PATHS = ("/api/login", "/metrics")
-OWN = "x-leveret"
+LEVERET_ONLY = "x-leveret"
 """Marks operations that RabbitMQ does not have."""
-_OWN_PATHS = (
-    "/api/alarms", "/api/history", "/api/logout", "/api/logs", "/api/route", "/api/settings",
-    "/api/shutdown", "/api/trace",
+_LEVERET_PATHS = (
+    "/api/alarms", "/api/history", "/api/logout", "/api/logs", "/api/lost-data", "/api/route",
+    "/api/settings", "/api/shutdown", "/api/trace",
 )  # fmt: skip
 
 
-def describe(app: FastAPI) -> Description:
-    """Made once, when first asked for."""
+def describe(app: FastAPI) -> Document:
+    """The document, which is built on the first call."""
     if app.openapi_schema is None:
-        made = get_openapi(
-            title=app.title, version=app.version, description=ABOUT, routes=app.routes
+        document = get_openapi(
+            title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes
         )
-        _say_how_to_log_in(made)
-        for path, operations in made["paths"].items():
-            for method, operation in operations.items():
-                # Malformed requests are answered with 400 here, not with FastAPI's 422.
+        _add_security_schemes(document)
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                # Malformed requests get 400 here, not FastAPI's 422.
                 operation["responses"].pop("422", None)
-                _say_what_changes_answer(method, operation["responses"])
-                if _is_own(path):
-                    operation[OWN] = True
+                if _is_leveret_only(path):
+                    operation[LEVERET_ONLY] = True
                 if path in OPEN_PATHS:
                     operation["security"] = []
         for unused in ("HTTPValidationError", "ValidationError"):
-            made.get("components", {}).get("schemas", {}).pop(unused, None)
-        app.openapi_schema = made
+            document.get("components", {}).get("schemas", {}).pop(unused, None)
+        app.openapi_schema = document
     return app.openapi_schema
 
 
-def _is_own(path: str) -> bool:
+def _is_leveret_only(path: str) -> bool:
     parts = path.split("/")
-    is_under = "/".join(parts[:3]) in _OWN_PATHS
+    is_under = "/".join(parts[:3]) in _LEVERET_PATHS
     return is_under or path == "/api/stream" or "browse" in parts or "scheduled" in parts
 
 
-def _say_what_changes_answer(method: str, responses: Description) -> None:
-    """What makes something answers without a body, and otherwise if it was there already."""
-    made = responses.get("201")
-    if made is not None and made.get("content", {}).get("application/json", {}).get("schema") == {}:
-        responses["201"] = {"description": "It is made."}
-        if method == "put":
-            responses.setdefault("204", {"description": "It was there, and is as asked for."})
-
-
-def _say_how_to_log_in(made: Description) -> None:
-    made.setdefault("components", {})["securitySchemes"] = {
+def _add_security_schemes(document: Document) -> None:
+    document.setdefault("components", {})["securitySchemes"] = {
         "basic": {"type": "http", "scheme": "basic"},
         "session": {"type": "apiKey", "in": "cookie", "name": "leveret_session"},
     }
-    made["security"] = [{"basic": []}, {"session": []}]
+    document["security"] = [{"basic": []}, {"session": []}]

@@ -1,4 +1,4 @@
-"""Which samples a query asks for: RabbitMQ's `*_age` and `*_incr` parameters."""
+"""RabbitMQ's query parameters `*_age` and `*_incr`: which samples a response includes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
-MOST_SECONDS = 8 * 3600
+MAX_AGE_SECONDS = 8 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRange:
+    """Samples of the last `age` seconds, one for every `step` seconds."""
+
     age: int
     step: int
 
@@ -23,7 +25,7 @@ async def sample_range(
     msg_rates_incr: Annotated[int | None, Query(ge=1)] = None,
 ) -> SampleRange | None:
     age, step = msg_rates_age or lengths_age, msg_rates_incr or lengths_incr
-    return SampleRange(min(age, MOST_SECONDS), step) if age and step else None
+    return SampleRange(min(age, MAX_AGE_SECONDS), step) if age and step else None
 
 
 Samples = Annotated[SampleRange | None, Depends(sample_range)]

@@ -1,8 +1,10 @@
-"""The web UI's files: a build under `ui/dist`, served from memory, compressed once.
+"""The web UI's files: a build under `ui/dist`, served from memory and compressed once.
 
-Names under `assets/` carry a hash of their content and may be kept for ever; everything else is
-asked for anew each time and answered with 304 while it has not changed. Where no build is present
-a page says so: the API does not need it.
+Files under `assets/` have a hash of their content in their names and may be cached for ever; others
+are revalidated by ETag on each request. Without a build, a page says so; the API does not need it.
+
+Not starlette's StaticFiles (docs/decisions/0012): it neither negotiates pre-compressed files nor
+compresses, and compressing on each request would occupy the event loop.
 """
 
 from __future__ import annotations
@@ -18,20 +20,27 @@ from fastapi import APIRouter, Request
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
-from http_admin.errors import not_found
+from leveret.http_admin.errors import not_found
 
 DIST = Path(__file__).parent / "ui" / "dist"
 PAGES = Path(__file__).parent / "pages"
-FOR_EVER = "public, max-age=31536000, immutable"
-ASK_AGAIN = "no-cache"
-SMALLEST_COMPRESSED = 1024
-_COMPRESSED_KINDS = ("text/", "application/javascript", "application/json", "image/svg")
-_KINDS = {".js": "text/javascript", ".mjs": "text/javascript", ".svg": "image/svg+xml"}
-_KINDS |= {".css": "text/css", ".html": "text/html", ".woff2": "font/woff2"}
+IMMUTABLE = "public, max-age=31536000, immutable"
+REVALIDATE = "no-cache"
+MIN_COMPRESSED_SIZE = 1024
+_COMPRESSIBLE = ("text/", "application/javascript", "application/json", "image/svg")
+_MEDIA_TYPES = {
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".woff2": "font/woff2",
+}
+_ENCODINGS = {"br": ".br", "gzip": ".gz"}
 
 
 class _UiPath(Convertor[str]):
-    """Everything that is no path of the API."""
+    """Every path that does not belong to the API."""
 
     regex = "(?!(?:api|metrics)(?:/|$)).*"
 
@@ -48,64 +57,61 @@ router = APIRouter(include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class File:
-    kind: str
-    tag: str
-    plain: bytes
-    packed: dict[str, bytes]
-    changed_ns: int
+    media_type: str
+    etag: str
+    content: bytes
+    encoded: dict[str, bytes]
+    """The content compressed, by content encoding."""
+    modified_ns: int
 
 
 class Files:
-    """Files of one directory, read when first asked for and again when they change."""
+    """Files of one directory, read on the first request and again when they change."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._held: dict[str, File] = {}
+        self._cache: dict[str, File] = {}
 
-    def find(self, name: str) -> File | None:
+    def maybe_get(self, name: str) -> File | None:
         path = self._root / name
         try:
             if not path.resolve().is_relative_to(self._root.resolve()) or not path.is_file():
                 return None
-            changed = path.stat().st_mtime_ns
-            held = self._held.get(name)
-            if held is None or held.changed_ns != changed:
-                held = self._held[name] = _read(path, changed)
+            modified = path.stat().st_mtime_ns
+            file = self._cache.get(name)
+            if file is None or file.modified_ns != modified:
+                file = self._cache[name] = _read(path, modified)
         except (OSError, ValueError):
             return None
-        return held
+        return file
 
 
-def _read(path: Path, changed_ns: int) -> File:
-    plain = path.read_bytes()
-    kind = _KINDS.get(path.suffix) or mimetypes.guess_type(path.name)[0]
-    kind = kind or "application/octet-stream"
-    packed = {}
-    for encoding, suffix in (("br", ".br"), ("gzip", ".gz")):
-        ready = path.with_name(path.name + suffix)
-        if ready.is_file():
-            packed[encoding] = ready.read_bytes()
-    if (
-        "gzip" not in packed
-        and len(plain) >= SMALLEST_COMPRESSED
-        and kind.startswith(_COMPRESSED_KINDS)
-    ):
-        packed["gzip"] = gzip.compress(plain, 9, mtime=0)
-    tag = f'"{hashlib.sha256(plain).hexdigest()[:20]}"'
-    return File(kind, tag, plain, packed, changed_ns)
+def _read(path: Path, modified_ns: int) -> File:
+    content = path.read_bytes()
+    media_type = _MEDIA_TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
+    media_type = media_type or "application/octet-stream"
+    compressed = {encoding: path.with_name(path.name + end) for encoding, end in _ENCODINGS.items()}
+    encoded = {
+        encoding: file.read_bytes() for encoding, file in compressed.items() if file.is_file()
+    }
+    is_worthwhile = len(content) >= MIN_COMPRESSED_SIZE and media_type.startswith(_COMPRESSIBLE)
+    if "gzip" not in encoded and is_worthwhile:
+        encoded["gzip"] = gzip.compress(content, 9, mtime=0)
+    etag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+    return File(media_type, etag, content, encoded, modified_ns)
 
 
-def answer_file(request: Request, file: File, caching: str) -> Response:
-    headers = {"etag": file.tag, "cache-control": caching, "vary": "accept-encoding"}
-    if request.headers.get("if-none-match") == file.tag:
+def respond(request: Request, file: File, caching: str) -> Response:
+    headers = {"etag": file.etag, "cache-control": caching, "vary": "accept-encoding"}
+    if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
-    body = file.plain
+    content = file.content
     accepted = request.headers.get("accept-encoding", "")
-    for encoding in ("br", "gzip"):
-        if encoding in accepted and encoding in file.packed:
-            body, headers["content-encoding"] = file.packed[encoding], encoding
+    for encoding in _ENCODINGS:
+        if encoding in accepted and encoding in file.encoded:
+            content, headers["content-encoding"] = file.encoded[encoding], encoding
             break
-    return Response(body, media_type=file.kind, headers=headers)
+    return Response(content, media_type=file.media_type, headers=headers)
 
 
 ui = Files(DIST)
@@ -113,17 +119,17 @@ pages = Files(PAGES)
 
 
 @router.get("/{path:ui}")
-def serve_ui(path: str, request: Request) -> Response:
+async def serve_ui(path: str, request: Request) -> Response:
     """A file of the web UI; its page at the root."""
-    file = ui.find(path or "index.html")
+    file = ui.maybe_get(path or "index.html")
     if file is not None:
-        return answer_file(request, file, FOR_EVER if path.startswith("assets/") else ASK_AGAIN)
+        return respond(request, file, IMMUTABLE if path.startswith("assets/") else REVALIDATE)
     if path in ("", "index.html"):
-        missing = pages.find("no-ui.html")
-        assert missing is not None
-        return answer_file(request, missing, "no-store")
+        page = pages.maybe_get("no-ui.html")
+        assert page is not None
+        return respond(request, page, "no-store")
     if path == "style.css":
-        style = pages.find("style.css")
+        style = pages.maybe_get("style.css")
         assert style is not None
-        return answer_file(request, style, ASK_AGAIN)
+        return respond(request, style, REVALIDATE)
     raise not_found()

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from leveret.launch import RunningBroker as Broker
     from leveret.launch import ThreadedBroker, in_process_settings
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Broker", "ThreadedBroker", "in_process_settings"]
 
 
 def __getattr__(name: str) -> Any:
-    # Importing the package must stay cheap: the command line does it for `--help`.
+    # Importing the package must stay cheap: `leveret --help` does it.
     if name in __all__:
         from leveret import launch
 

@@ -1,10 +1,11 @@
 """TLS: one context for all listeners, which can be replaced while they listen.
 
-TLS 1.2 and 1.3, forward secrecy and authenticated ciphers only. Files are tried on a context of
-their own first: a pair that does not fit together (one file of two replaced so far) changes
-nothing, is logged, and is tried again. New handshakes use a new context: another certificate, and
-just the authorities that `tls_ca` names now; open connections go on. Runs on the loop; a look at
-the files every few seconds is all it costs.
+TLS 1.2 and 1.3 with forward secrecy and authenticated ciphers only. Changed files are loaded into a
+new context first: a pair that does not fit together, because only one of two files has been
+replaced so far, changes nothing, is logged, and is tried again. New handshakes use the new context,
+with the new certificate and exactly the authorities in `tls_ca`; open connections continue.
+
+Runs on the event loop, which checks the files every few seconds.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ import asyncio
 import logging
 import os
 import ssl
-from typing import Any
 
 from leveret.config import Settings
 
 log = logging.getLogger("leveret.tls")
 
-LOOK_SECONDS = 5.0
+CHECK_SECONDS = 5.0
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _VERIFY = {
     "none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED,
 }  # fmt: skip
 _REASONS = {
-    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
-    "NO_CERTIFICATE_OR_CRL_FOUND": "no certificate is in it",
+    "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "it contains no certificate",
 }
 
 
@@ -38,69 +38,82 @@ class Tls:
     def __init__(self, settings: Settings) -> None:
         _check(settings)
         self._settings = settings
-        self._seen = self._stamp()
+        self._loaded_files = self._stat_files()
         self.context = make_context(settings)
-        self.expires = _expires(settings.tls_cert)
-        self._look: asyncio.TimerHandle | None = None
+        self.expires = _maybe_expiry(settings.tls_cert)
+        self._timer: asyncio.TimerHandle | None = None
 
     def reload(self) -> bool:
-        """Take what the files hold now; False and a line in the log if that cannot be used."""
-        self._seen = self._stamp()
+        """Load the files again; on failure log an error, keep the old context, return False."""
+        self._loaded_files = self._stat_files()
         try:
             self.context = make_context(self._settings)
         except TlsError as error:
-            log.error("the certificate stays as it was: %s", error)
+            log.error("cannot reload the certificate, the old one stays in use: %s", error)
             return False
-        self.expires = _expires(self._settings.tls_cert)
+        self.expires = _maybe_expiry(self._settings.tls_cert)
         log.info("certificate loaded from %s", self._settings.tls_cert)
         return True
 
     def watch(self) -> None:
-        """Look at the files again and again, until `stop`."""
-        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
+        """Reload the files whenever they change, until `stop`."""
+        self._timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check_files)
 
-    def _look_again(self) -> None:
+    def _check_files(self) -> None:
         try:
-            if self._stamp() != self._seen:
+            if self._stat_files() != self._loaded_files:
                 self.reload()
         finally:
             self.watch()
 
     def stop(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _stamp(self) -> list[tuple[int, int, int] | None]:
+    def _stat_files(self) -> list[tuple[int, int, int] | None]:
         settings = self._settings
         names = (settings.tls_cert, settings.tls_key, settings.tls_ca)
-        return [_stat(name) for name in names if name]
+        return [_maybe_stat(name) for name in names if name]
 
 
-def _stat(name: str) -> tuple[int, int, int] | None:
+def _maybe_stat(name: str) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(name)
+        stat = os.stat(name)
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def _expires(name: str) -> float | None:
-    """When the first certificate of a file ends, in seconds since 1970."""
-    decode: Any = getattr(ssl, "_ssl")._test_decode_cert  # noqa: B009 - the only decoder there is
+def _maybe_expiry(name: str) -> float | None:
+    """Return when the first certificate in a file expires, in seconds since 1970.
+
+    Imported here because `cryptography` takes 40 to 60 ms and 10 MB: only brokers with TLS pay. It
+    belongs to the extra `tls`; without it, TLS works and the expiry is not known.
+    """
     try:
-        return float(ssl.cert_time_to_seconds(decode(name)["notAfter"]))
-    except (OSError, KeyError, ValueError):
+        from cryptography.x509 import load_pem_x509_certificate
+    except ImportError:
+        log.warning("nobody is warned before %s expires: `pip install 'leveret[tls]'`", name)
+        return None
+    try:
+        with open(name, "rb") as file:
+            return load_pem_x509_certificate(file.read()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError):
         return None
 
 
 def _check(settings: Settings) -> None:
     if not settings.tls_cert or not settings.tls_key:
-        missing = "both are" if settings.tls_cert == settings.tls_key else "one of them is"
-        raise TlsError(f"TLS needs tls_cert and tls_key, which go together; {missing} missing")
+        missing = "tls_cert" if not settings.tls_cert else "tls_key"
+        if settings.tls_cert == settings.tls_key:
+            missing = "tls_cert and tls_key"
+        raise TlsError(f"TLS needs both tls_cert and tls_key; set {missing}")
     if settings.tls_verify != "none" and not settings.tls_ca:
-        raise TlsError(f"tls_verify is {settings.tls_verify}; that needs tls_ca")
+        raise TlsError(f"tls_verify is {settings.tls_verify}, which needs tls_ca")
     if settings.tls_login != "off" and settings.tls_verify == "none":
-        raise TlsError(f"tls_login is {settings.tls_login}; that needs tls_verify")
+        raise TlsError(
+            f"tls_login is {settings.tls_login}, which needs tls_verify = optional or required"
+        )
 
 
 def make_context(settings: Settings) -> ssl.SSLContext:
@@ -115,8 +128,8 @@ def make_context(settings: Settings) -> ssl.SSLContext:
 
 
 def _no_passphrase() -> str:
-    """Asked for by OpenSSL; without this it would ask the terminal."""
-    raise ValueError("the key has a passphrase, and nobody is there to give it")
+    """Called by OpenSSL for an encrypted key; without it OpenSSL would ask on the terminal."""
+    raise ValueError("the key is encrypted; store it without a passphrase")
 
 
 def _load(context: ssl.SSLContext, settings: Settings) -> None:
@@ -125,29 +138,29 @@ def _load(context: ssl.SSLContext, settings: Settings) -> None:
         _require_readable(settings.tls_cert, settings.tls_key, settings.tls_ca)
         context.load_cert_chain(settings.tls_cert, settings.tls_key, _no_passphrase)
     except (OSError, ValueError) as error:
-        raise TlsError(f"{_place(error) or pair} cannot be used: {_why(error)}") from None
+        raise TlsError(f"{_file_name(error) or pair} cannot be used: {_reason(error)}") from None
     try:
         if settings.tls_ca:
             context.load_verify_locations(settings.tls_ca)
     except (OSError, ValueError) as error:
-        raise TlsError(f"{settings.tls_ca} cannot be used: {_why(error)}") from None
+        raise TlsError(f"{settings.tls_ca} cannot be used: {_reason(error)}") from None
 
 
 def _require_readable(*names: str) -> None:
-    """OpenSSL does not say which of the files it could not open."""
+    """Open each file, because OpenSSL does not say which one it could not open."""
     for name in names:
         if name:
             with open(name, "rb"):
                 pass
 
 
-def _place(error: Exception) -> str:
+def _file_name(error: Exception) -> str:
     return str(getattr(error, "filename", None) or "")
 
 
-def _why(error: Exception) -> str:
-    """OpenSSL's own words are `KEY_VALUES_MISMATCH`, or a line of its source."""
+def _reason(error: Exception) -> str:
+    """Explain OpenSSL's reasons, such as `KEY_VALUES_MISMATCH`."""
     reason = getattr(error, "reason", None)
     if reason is not None or isinstance(error, ssl.SSLError):
-        return _REASONS.get(reason or "", str(reason or "not PEM, or only a part of it"))
+        return _REASONS.get(reason or "", str(reason or "not PEM, or incomplete"))
     return str(getattr(error, "strerror", None) or error)

@@ -1,22 +1,8 @@
-"""Hold, limit, hand out, settle. Knows neither sockets nor exchanges nor SQL."""
+"""Queues: enqueue, limit, deliver, settle. Knows neither sockets nor exchanges nor SQL.
 
-from queues.classic import ClassicQueue
-from queues.entry import Entry, Outcome
-from queues.port import Consumer, Enqueued, HeldQueue, Target
-from queues.reply import ReplyQueue
-from queues.spec import QueueSpec
-from queues.stream import LogQueue, PartitionedLog
+Import from the modules: this one imports nothing, so that readers of stored data, Spark's among
+them, load only what they use.
+"""
 
-__all__ = [
-    "ClassicQueue",
-    "Consumer",
-    "Enqueued",
-    "Entry",
-    "HeldQueue",
-    "LogQueue",
-    "Outcome",
-    "PartitionedLog",
-    "QueueSpec",
-    "ReplyQueue",
-    "Target",
-]
+if __name__ != "leveret.queues":  # the folder of a checkout whose root is on sys.path
+    raise ImportError("import leveret.queues instead of queues", name=__name__)

@@ -1,11 +1,11 @@
-"""What a queue has done since it was made."""
+"""Counts of what happened to a queue's messages since it was declared or recovered."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queues.entry import Entry
+from leveret.queues.entry import Entry
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class QueueCounters:
     got_no_ack: int = 0
     redelivered: int = 0
     acked: int = 0
-    rotten: int = 0
+    unreadable: int = 0
 
     def delivered(self, entries: Sequence[Entry], no_ack: bool) -> None:
         if no_ack:

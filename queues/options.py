@@ -1,7 +1,8 @@
-"""What a queue's arguments and its policy ask of it, as typed values.
+"""The options of a queue as typed values, from its arguments and its policy.
 
-Parsed when a queue is declared or its policy changes, never per message. Where an argument and a
-policy both set a limit the smaller holds; a dead-letter target in the arguments beats the policy's.
+Parsed when a queue is declared or its policy changes, never per message. If an argument and a
+policy both set a limit, the smaller one applies; a dead-letter target in the arguments takes
+precedence over the policy's.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any
 
 from leveret.model.arguments import require_same, require_same_arguments
 from leveret.model.errors import PreconditionFailed, ResourceLocked
-from queues.spec import QueueSpec
+from leveret.queues.spec import QueueSpec
 
-LONGEST_MS = 315_360_000_000
+MAX_MS = 315_360_000_000
 QUORUM_DELIVERY_LIMIT = 20
 
 COMPARED_ARGUMENTS = (
@@ -26,30 +27,31 @@ COMPARED_ARGUMENTS = (
     "x-delete-retention", "x-sync-interval", "x-message-deduplication", "x-cache-size",
     "x-cache-ttl", "x-dead-letter-strategy",
 )  # fmt: skip
-"""What a second declaration must repeat; others may differ."""
+"""Arguments that must be equal when a queue is declared again; others may differ."""
 
 
-def require_same_queue(what: str, held: QueueSpec, spec: QueueSpec) -> None:
-    if spec.exclusive != held.exclusive:
+def require_same_queue(what: str, current: QueueSpec, spec: QueueSpec) -> None:
+    """Refuse to declare an existing queue again with other properties."""
+    if spec.exclusive != current.exclusive:
         raise ResourceLocked(
             f"cannot obtain exclusive access to locked {what}. It could be originally declared "
             "on another connection or the exclusive property value does not match that of the "
             "original declaration."
         )
-    require_same(what, "durable", spec.durable, held.durable)
-    require_same(what, "auto_delete", spec.auto_delete, held.auto_delete)
-    if spec.kind != held.kind:
+    require_same(what, "durable", spec.durable, current.durable)
+    require_same(what, "auto_delete", spec.auto_delete, current.auto_delete)
+    if spec.kind != current.kind:
         require_same_arguments(
             what,
             ("x-queue-type",),
             ({"x-queue-type": spec.kind}, {"x-queue-type": "longstr"}),
-            ({"x-queue-type": held.kind}, {"x-queue-type": "longstr"}),
+            ({"x-queue-type": current.kind}, {"x-queue-type": "longstr"}),
         )
     require_same_arguments(
         what,
         COMPARED_ARGUMENTS,
         (spec.arguments, spec.type_names),
-        (held.arguments, held.type_names),
+        (current.arguments, current.type_names),
     )
 
 
@@ -67,7 +69,7 @@ class QueueOptions:
     max_bytes: int | None = None
     overflow: Overflow = Overflow.DROP_HEAD
     dead_letter_exchange: str | None = None
-    dead_letter_key: str | None = None
+    dead_letter_routing_key: str | None = None
     max_priority: int | None = None
     single_active: bool = False
     delivery_limit: int | None = None
@@ -77,7 +79,7 @@ class QueueOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether a message can be taken without asking anything of these."""
+        """Whether messages can be enqueued without checking any option."""
         return (
             self.message_ttl is None
             and self.max_length is None
@@ -87,8 +89,8 @@ class QueueOptions:
         )
 
     @property
-    def counts_returns(self) -> bool:
-        """Whether receivers are told how often a message came back."""
+    def counts_deliveries(self) -> bool:
+        """Whether messages carry `x-delivery-count`."""
         return self.is_quorum or self.delivery_limit is not None
 
     @property
@@ -96,42 +98,42 @@ class QueueOptions:
         return self.max_length is not None or self.max_bytes is not None
 
 
-def _whole(lowest: int, highest: int = LONGEST_MS) -> Callable[[Any], bool]:
+def _integer(minimum: int, maximum: int = MAX_MS) -> Callable[[Any], bool]:
     return lambda value: (
-        isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+        isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum
     )
 
 
-def is_short(value: Any) -> bool:
-    """Whether it can be the name of an exchange, or a routing key."""
+def is_short_string(value: Any) -> bool:
+    """Whether the value can be an exchange name or a routing key."""
     return isinstance(value, str) and len(value.encode()) <= 255
 
 
-def _one_of(*known: str) -> Callable[[Any], bool]:
-    return lambda value: value in known
+def _one_of(*allowed: str) -> Callable[[Any], bool]:
+    return lambda value: value in allowed
 
 
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "x-message-ttl": ("a whole number of milliseconds from 0", _whole(0)),
-    "x-expires": ("a whole number of milliseconds from 1", _whole(1)),
-    "x-max-length": ("a whole number from 0", _whole(0, 1 << 62)),
-    "x-max-length-bytes": ("a whole number from 0", _whole(0, 1 << 62)),
+    "x-message-ttl": ("a whole number of milliseconds from 0", _integer(0)),
+    "x-expires": ("a whole number of milliseconds from 1", _integer(1)),
+    "x-max-length": ("a whole number from 0", _integer(0, 1 << 62)),
+    "x-max-length-bytes": ("a whole number from 0", _integer(0, 1 << 62)),
     "x-overflow": (f"one of {', '.join(Overflow)}", _one_of(*Overflow)),
-    "x-dead-letter-exchange": ("a string of at most 255 octets", is_short),
-    "x-dead-letter-routing-key": ("a string of at most 255 octets", is_short),
+    "x-dead-letter-exchange": ("a string of at most 255 bytes", is_short_string),
+    "x-dead-letter-routing-key": ("a string of at most 255 bytes", is_short_string),
     "x-dead-letter-strategy": (
         "at-most-once or at-least-once",
         _one_of("at-most-once", "at-least-once"),
     ),
-    "x-max-priority": ("a whole number from 0 to 255", _whole(0, 255)),
+    "x-max-priority": ("a whole number from 0 to 255", _integer(0, 255)),
     "x-single-active-consumer": ("a boolean", lambda value: isinstance(value, bool)),
-    "x-consumer-timeout": ("a whole number of milliseconds from 0", _whole(0)),
+    "x-consumer-timeout": ("a whole number of milliseconds from 0", _integer(0)),
     "x-message-deduplication": ("a boolean", lambda value: isinstance(value, bool)),
-    "x-cache-size": ("a whole number from 1", _whole(1, 1 << 31)),
-    "x-cache-ttl": ("a whole number of milliseconds from 1", _whole(1)),
-    "x-delivery-limit": ("a whole number from -1", _whole(-1, 1 << 62)),
+    "x-cache-size": ("a whole number from 1", _integer(1, 1 << 31)),
+    "x-cache-ttl": ("a whole number of milliseconds from 1", _integer(1)),
+    "x-delivery-limit": ("a whole number from -1", _integer(-1, 1 << 62)),
     "x-queue-mode": ("default or lazy", _one_of("default", "lazy")),
-    "x-queue-version": ("1 or 2", _whole(1, 2)),
+    "x-queue-version": ("1 or 2", _integer(1, 2)),
     "x-queue-master-locator": (
         "one of min-masters, client-local, random",
         _one_of("min-masters", "client-local", "random"),
@@ -140,21 +142,21 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "one of client-local, balanced, least-leaders, random",
         _one_of("client-local", "balanced", "least-leaders", "random"),
     ),
-    "x-initial-cluster-size": ("a whole number from 1", _whole(1, 1 << 31)),
-    "x-quorum-initial-group-size": ("a whole number from 1", _whole(1, 1 << 31)),
-    "x-quorum-target-group-size": ("a whole number from 1", _whole(1, 1 << 31)),
-    "x-max-in-memory-length": ("a whole number from 0", _whole(0, 1 << 62)),
-    "x-max-in-memory-bytes": ("a whole number from 0", _whole(0, 1 << 62)),
-    "x-stream-filter-size-bytes": ("a whole number from 16 to 255", _whole(16, 255)),
+    "x-initial-cluster-size": ("a whole number from 1", _integer(1, 1 << 31)),
+    "x-quorum-initial-group-size": ("a whole number from 1", _integer(1, 1 << 31)),
+    "x-quorum-target-group-size": ("a whole number from 1", _integer(1, 1 << 31)),
+    "x-max-in-memory-length": ("a whole number from 0", _integer(0, 1 << 62)),
+    "x-max-in-memory-bytes": ("a whole number from 0", _integer(0, 1 << 62)),
+    "x-stream-filter-size-bytes": ("a whole number from 16 to 255", _integer(16, 255)),
 }
 
 
 def check_arguments(arguments: Mapping[str, Any], where: str) -> None:
-    """Refuse arguments of the wrong kind, as RabbitMQ words it."""
-    for name, (wanted, is_right) in _CHECKS.items():
-        if name in arguments and not is_right(arguments[name]):
+    """Refuse invalid values of arguments, with RabbitMQ's wording."""
+    for name, (allowed, is_valid) in _CHECKS.items():
+        if name in arguments and not is_valid(arguments[name]):
             raise PreconditionFailed(
-                f"invalid arg '{name}' for {where}: {arguments[name]!r} is not {wanted}"
+                f"invalid arg '{name}' for {where}: {arguments[name]!r} is not {allowed}"
             )
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
         raise PreconditionFailed(
@@ -163,10 +165,10 @@ def check_arguments(arguments: Mapping[str, Any], where: str) -> None:
 
 
 def options_of(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> QueueOptions:
-    """What holds for a queue with these (checked) arguments under this policy."""
+    """The options of a queue with these checked arguments and this policy."""
     is_quorum = arguments.get("x-queue-type") == "quorum"
-    own_target = "x-dead-letter-exchange" in arguments
-    target = arguments if own_target else _as_arguments(policy)
+    has_target = "x-dead-letter-exchange" in arguments
+    target = arguments if has_target else _as_arguments(policy)
     limit = _smaller(arguments, policy, "delivery-limit")
     if limit is None and is_quorum:
         limit = QUORUM_DELIVERY_LIMIT
@@ -177,7 +179,7 @@ def options_of(arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> Queue
         max_bytes=_smaller(arguments, policy, "max-length-bytes"),
         overflow=Overflow(arguments.get("x-overflow", policy.get("overflow", "drop-head"))),
         dead_letter_exchange=target.get("x-dead-letter-exchange"),
-        dead_letter_key=target.get("x-dead-letter-routing-key"),
+        dead_letter_routing_key=target.get("x-dead-letter-routing-key"),
         max_priority=arguments.get("x-max-priority"),
         single_active=arguments.get("x-single-active-consumer") is True,
         delivery_limit=None if limit is None or limit < 0 else limit,
@@ -192,7 +194,7 @@ def _as_arguments(policy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _smaller(arguments: Mapping[str, Any], policy: Mapping[str, Any], name: str) -> int | None:
-    asked = [
+    values = [
         source[key] for source, key in ((arguments, f"x-{name}"), (policy, name)) if key in source
     ]
-    return min((value for value in asked if value >= 0), default=min(asked, default=None))
+    return min((value for value in values if value >= 0), default=min(values, default=None))

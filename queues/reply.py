@@ -1,42 +1,43 @@
-"""Direct reply-to: a queue that is only a consumer. Nothing is ever kept."""
+"""Direct reply-to: a queue that belongs to one consumer. It never stores anything."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from leveret.model.history import Keep
 from leveret.model.message import Message
-from queues.counters import QueueCounters
-from queues.entry import Entry, Outcome
-from queues.port import Consumer, Enqueued
-from queues.spec import QueueSpec
+from leveret.queues.counters import QueueCounters
+from leveret.queues.entry import Entry, Outcome
+from leveret.queues.port import Consumer, EnqueueResult, PeekedMessages, QueueStats, Tap
+from leveret.queues.spec import QueueSpec
 
 
 class ReplyQueue:
-    """Lives as long as its consumer; replies that cannot be handed on at once wait in order."""
+    """Lives as long as its consumer. Replies wait in order until the consumer has credit."""
+
+    failure = None
+    partition_of = None
+    partitions = ()
+    active_consumer = None
+    consumer_timeout_ms = 0
+    blocks_get = waits_for_lease = False
+    keep = Keep.NOTHING
 
     def __init__(self, name: str) -> None:
         self.spec = QueueSpec(name, exclusive=True, auto_delete=True)
         self.name = name
         self.id = 0
         self.owner: object | None = None
-        self.touched = False
+        self.dispatch_pending = False
         self.counters = QueueCounters()
+        self.tap: Tap | None = None
         self._consumer: Consumer | None = None
         self._waiting: list[Entry] = []
 
     @property
-    def keep(self) -> Keep:
-        return Keep.NOTHING
-
-    @property
     def ready_count(self) -> int:
         return len(self._waiting)
-
-    @property
-    def held_bytes(self) -> int:
-        """What waits because its consumer does not read."""
-        return sum([one.message.header_size + one.message.body_size for one in self._waiting])
 
     @property
     def unacked_count(self) -> int:
@@ -46,26 +47,46 @@ class ReplyQueue:
     def consumers(self) -> Sequence[Consumer]:
         return [self._consumer] if self._consumer is not None else []
 
-    def enqueue(self, message: Message) -> Enqueued:
+    # Messages ----------------------------------------------------------------------------------
+
+    def enqueue(self, message: Message) -> EnqueueResult:
         self._waiting.append(Entry(message))
-        return Enqueued.TAKEN
+        return EnqueueResult.ACCEPTED
+
+    def enqueue_run(self, messages: list[Message]) -> list[EnqueueResult] | None:
+        self._waiting += [Entry(message) for message in messages]
+        return None
+
+    def stores_content(self, message: Message) -> bool:
+        return False
+
+    def rejects_dead_letter(self, message: Message) -> bool:
+        return False
+
+    def mark_redelivered(self, message_id: int) -> None:
+        return None
 
     def dispatch(self) -> None:
-        self.touched = False
+        self.dispatch_pending = False
         consumer = self._consumer
         while consumer is not None and self._waiting and (credit := consumer.credit()) > 0:
             entries = self._waiting[:credit]
             del self._waiting[:credit]
             consumer.deliver(self, entries)
 
-    def when_head(self, call: Callable[[], None]) -> None:
-        call()
-
-    def take(self, actor: int, no_ack: bool) -> Entry | None:
+    def basic_get(self, actor: int, no_ack: bool) -> Entry | None:
         return None
+
+    def when_readable(self, callback: Callable[[], None]) -> None:
+        callback()
 
     def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
         return None
+
+    def purge(self) -> int:
+        return 0
+
+    # The consumer ------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -74,9 +95,41 @@ class ReplyQueue:
         self._consumer = None
         self._waiting.clear()
 
-    def purge(self) -> int:
-        return 0
+    def on_credit(self, consumer: Consumer) -> None:
+        self.dispatch()
 
     def close(self, deleted: bool) -> int:
         self._waiting.clear()
+        return 0
+
+    # What does not apply to a reply queue ------------------------------------------------------
+
+    def apply_policy(self, policy: Mapping[str, Any], history: Keep) -> None:
+        return None
+
+    def on_lookup(self) -> None:
+        return None
+
+    def deliver_pending(self) -> None:
+        self.dispatch()
+
+    def stats(self) -> QueueStats | None:
+        return None
+
+    def oldest_ready_ms(self) -> int | None:
+        return None
+
+    def oldest_unacked_ms(self) -> int | None:
+        return None
+
+    def peek(self, offset: int, count: int) -> PeekedMessages:
+        return PeekedMessages([], 0)
+
+    # Memory ------------------------------------------------------------------------------------
+
+    def memory_bytes(self) -> int:
+        """Bytes of replies that the consumer has not read."""
+        return sum([entry.message.header_size + entry.message.body_size for entry in self._waiting])
+
+    def header_bytes(self) -> int:
         return 0

@@ -1,12 +1,14 @@
 """Leveret's history and logs for Spark: data source, export job, reports.
 
-Importing this package costs nothing: PySpark and pyarrow are imported when they are used.
-`spark_sink.readers` needs pyarrow alone and serves the HTTP API as well; `spark_sink.datasource`
-is the only road into Spark. Nothing here ever writes to a broker's data directory.
+Importing this package is cheap: PySpark and pyarrow are imported when they are used.
+`leveret.spark_sink.arrow` does not need Spark and serves the HTTP API as well. Nothing in this
+package ever writes to a broker's data directory.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,11 +18,21 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("leveret")` and `spark.readStream.format("leveret")` known.
+    """Register the data source: `spark.read.format("leveret")`, `spark.readStream` alike.
 
-    Filter pushdown is switched on for the session, because Spark leaves it off.
+    This also turns on filter pushdown for the session, which is off by default. On this machine
+    Spark starts its Python workers with this interpreter, unless `PYSPARK_PYTHON` or
+    `spark.pyspark.python` names another one: its default is the `python3` on the PATH.
     """
-    from spark_sink.datasource import PUSHDOWN, PushingDataSource
+    from leveret.spark_sink.datasource import PUSHDOWN_SETTING, PushdownDataSource
 
-    spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(PushingDataSource)
+    context = spark.sparkContext
+    is_chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if str(context.master).startswith("local") and not is_chosen:
+        context.pythonExec = sys.executable
+    spark.conf.set(PUSHDOWN_SETTING, "true")
+    spark.dataSource.register(PushdownDataSource)
+
+
+if __name__ != "leveret.spark_sink":  # a checkout whose root is on sys.path
+    raise ImportError("import leveret.spark_sink instead of spark_sink", name=__name__)

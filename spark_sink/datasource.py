@@ -1,13 +1,14 @@
 """`spark.read.format("leveret")` and `spark.readStream.format("leveret")`.
 
-Options: `table` (messages, events, logs, queues), and where to read: `data_dir`, or `url` with
-`user` and `password`. Conditions that hold for batch and stream alike: `since`, `until`, `queue`,
-`vhost`, `kind`. Columns: Spark tells a Python source nothing about the columns a query needs, so
-say it with `columns` ("id,time") or with `.schema(...)`; then nothing else is read.
-`partition_rows` is how many rows a task reads, `max_rows` how many a streaming batch takes,
-`to_id` an end that a stream never passes, `read_log` a directory that is told what was read.
+Options: `table` (messages, events, logs, queues), and the source: `data_dir`, or `url` with
+`user` and `password`. Conditions for batch and stream alike: `since`, `until`, `queue`, `vhost`,
+`kind`. Spark does not tell a Python source which columns a query needs, so name them with
+`columns` ("id,time") or with `.schema(...)`; then nothing else is read. `partition_rows` is the
+number of rows a task reads, `max_rows` the number of rows of a streaming batch, `to_id` an end
+that a stream does not pass, `read_log` a directory in which each task records what it has read.
+`failOnDataLoss` says what happens if retention deletes rows before they are read (`data_loss`).
 
-Offsets of a stream are the next id to read: {"next": n}, and for logs {queue number: n}.
+`positions` has the offsets of a stream.
 Objects here are pickled to other processes; they open their source when they need it.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,20 +38,33 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_sink.chunks import Tally
-from spark_sink.errors import SourceError
-from spark_sink.filters import Pushed
-from spark_sink.readers import SPLIT_ROWS, LocalSource, Source
-from spark_sink.remote import RemoteSource
-from spark_sink.schemas import columns_of, spark_ddl
-from spark_sink.selection import Request, Selection, Split, selection_of, whole_number
+from leveret.spark_sink.admission import admit
+from leveret.spark_sink.arrow.schemas import schema_of, spark_ddl
+from leveret.spark_sink.arrow.selection import (
+    SINGLE_RANGE,
+    Request,
+    Selection,
+    Split,
+    parse_number,
+    parse_selection,
+    split_offsets,
+)
+from leveret.spark_sink.arrow.source import SPLIT_ROWS, Ranges, ReadStats, Source, open_source
+from leveret.spark_sink.data_loss import continue_after, find_gaps, lost_gaps, place_of, report
+from leveret.spark_sink.errors import SourceError
+from leveret.spark_sink.filters import PushedFilters
+from leveret.spark_sink.positions import Offset, Position
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+OPTION_NAMES = (
+    "table", "data_dir", "url", "user", "password", "columns", "since", "until", "queue", "vhost",
+    "kind", "partition_rows", "max_rows", "failOnDataLoss", "to_id", "read_log",
+)  # fmt: skip
+PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one DataFrame, checked."""
+    """The checked options of one DataFrame."""
 
     table: str
     data_dir: str | None
@@ -62,6 +76,7 @@ class Options:
     max_rows: int | None
     to_id: Mapping[str, int] | None
     read_log: str | None
+    fail_on_data_loss: bool
 
     @contextmanager
     def source(self) -> Iterator[Source]:
@@ -71,32 +86,40 @@ class Options:
         finally:
             opened.close()
 
-
-def open_source(data_dir: str | None, url: str | None, user: str, password: str) -> Source:
-    """By directory or by address: exactly one of them."""
-    if bool(data_dir) == bool(url):
-        raise SourceError("Say where to read: either the data directory or the url of a broker.")
-    if data_dir:
-        return LocalSource(data_dir)
-    return RemoteSource(str(url), user, password)
+    def check_names(self) -> None:
+        """Raise SourceError if the selection names something that does not exist."""
+        with self.source() as source:
+            source.check(self.selection, self.table)
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    table = given.get("table", "")
-    columns_of(table)
+    known = {name.lower() for name in OPTION_NAMES}
+    for name in given:
+        if name.lower() not in known:
+            raise SourceError(
+                f"There is no option {name!r}: the options are {', '.join(OPTION_NAMES)}."
+            )
     to_id = given.get("to_id")
     return Options(
-        table=table,
+        table=schema_of(given.get("table", "")).name,
         data_dir=given.get("data_dir"),
         url=given.get("url"),
         user=given.get("user", "guest"),
         password=given.get("password", "guest"),
-        selection=selection_of(given),
-        partition_rows=max(1, whole_number(given, "partition_rows", SPLIT_ROWS)),
-        max_rows=whole_number(given, "max_rows", 0) or None,
+        selection=parse_selection(given),
+        partition_rows=max(1, parse_number(given, "partition_rows", SPLIT_ROWS)),
+        max_rows=parse_number(given, "max_rows", 0) or None,
         to_id=json.loads(to_id) if to_id else None,
         read_log=given.get("read_log"),
+        fail_on_data_loss=_parse_flag(given, "failOnDataLoss", default=True),
     )
+
+
+def _parse_flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise SourceError(f"{name} must be true or false, not {text!r}.")
+    return text == "true"
 
 
 class LeveretDataSource(DataSource):
@@ -113,30 +136,37 @@ class LeveretDataSource(DataSource):
         return spark_ddl(options.table, chosen)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(parse_options(self.options), _columns(schema))
+        return BatchReader(self._checked_options(), _columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return StreamReader(parse_options(self.options), _columns(schema))
+        return StreamReader(self._checked_options(), _columns(schema))
+
+    def _checked_options(self) -> Options:
+        options = parse_options(self.options)
+        options.check_names()
+        return options
 
 
-class PushingDataSource(LeveretDataSource):
-    """The same, doing filters itself; Spark refuses it while PUSHDOWN is off."""
+class PushdownDataSource(LeveretDataSource):
+    """The same with filter pushdown; Spark rejects it while PUSHDOWN_SETTING is off."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PushingReader(parse_options(self.options), _columns(schema))
+        return PushdownReader(self._checked_options(), _columns(schema))
 
 
 class SplitPartition(InputPartition):
-    """One task's part."""
+    """What one task reads: a part of `place`, as errors name it. `trims`: as in `Request`."""
 
-    def __init__(self, split: Split, selection: Selection) -> None:
+    def __init__(self, split: Split, selection: Selection, trims: int, place: str) -> None:
         super().__init__(split)
         self.split = split
         self.selection = selection
+        self.trims = trims
+        self.place = place
 
 
 class BatchReader(DataSourceReader):
-    """Everything there is at planning time, in parts by id range."""
+    """Reads everything that is stored at planning time, split by id range."""
 
     def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -144,132 +174,177 @@ class BatchReader(DataSourceReader):
         self._selection = options.selection
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        found: list[InputPartition] = []
-        with options.source() as source:
-            ranges = source.ranges(self._selection).of(options.table)
-            for key, (low, high) in ranges.items():
-                request = _request(options.table, key, (low, high), self._selection)
-                for split in source.splits(request, options.partition_rows):
-                    found.append(SplitPartition(split, self._selection))
-        return found
+        table = self._options.table
+        with self._options.source() as source:
+            ranges = source.ranges(self._selection)
+            trims = ranges.trims_of(table).number
+            plan = _Plan(source, self._options, self._selection, ranges, trims)
+            return plan.partitions(ranges.of(table))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
 
 
-class PushingReader(BatchReader):
-    """The same, reading only what the filters of the query let through."""
+class PushdownReader(BatchReader):
+    """The same, reading only rows that match the query's filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        pushed = Pushed(self._options.table, self._selection)
-        left = list(pushed.take(filters))
+        pushed = PushedFilters(self._options.table, self._selection)
+        remaining = list(pushed.push(filters))
         self._selection = pushed.selection
-        return iter(left)
+        return iter(remaining)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Rows in the order of their ids, as many at a time as the limit allows."""
+    """Reads rows in id order, up to the limit per batch."""
 
     def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
-        if options.table == "queues":
-            raise SourceError("Table 'queues' is no stream: read it with spark.read.")
+        if not schema_of(options.table).is_stream:
+            raise SourceError(
+                f"Table {options.table!r} cannot be read as a stream: read it with spark.read."
+            )
         self._options = options
         self._columns = columns
-        self._target: dict[str, int] | None = None
+        self._available_now: dict[str, int] | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {key: low for key, (low, _) in self._ranges().items()}
+    def initialOffset(self) -> Offset:  # noqa: N802
+        table, ranges = self._options.table, self._ranges()
+        first_ids = {key: low for key, (low, _) in ranges.of(table).items()}
+        return Position.at(first_ids, table, ranges).to_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows = self._options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._ends()
+        self._available_now = self._ends(self._ranges())
 
-    def latestOffset(  # noqa: N802
-        self, start: dict[str, int], limit: ReadLimit
-    ) -> dict[str, int]:
-        ends = self._target if self._target is not None else self._ends()
-        # What was seen once is never unseen, even when the newest rows have been trimmed since.
-        ends = {key: max(ends.get(key, 0), start.get(key, 0)) for key in {*ends, *start}}
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        table, ranges, position = self._options.table, self._ranges(), Position.from_offset(start)
+        gaps = find_gaps(table, position, ranges)
+        report(gaps, fail=self._options.fail_on_data_loss)
+        if gaps:
+            position = continue_after(gaps, table, position, ranges)
+        ends = self._available_now if self._available_now is not None else self._ends(ranges)
+        starts = {key: position.next_ids.get(key, 0) for key in {*ends, *position.next_ids}}
+        # Offsets never go back, even if the newest rows have been trimmed since.
+        ends = {key: max(ends.get(key, 0), low) for key, low in starts.items()}
         if isinstance(limit, ReadMaxRows):
-            return self._limited(start, ends, limit.max_rows)
-        return ends
+            ends = self._limited(starts, ends, limit.max_rows)
+        if not gaps and ends == position.next_ids:
+            return start  # nothing is new, so Spark must not run a batch
+        return Position.at(ends, table, ranges).to_offset()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        options = self._options
-        found: list[InputPartition] = []
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Spark also calls it to repeat a batch after a restart, when data may be gone."""
+        options, table = self._options, self._options.table
+        position, after = Position.from_offset(start), Position.from_offset(end)
+        next_ids = {key: position.next_ids.get(key, 0) for key in after.next_ids}
         with options.source() as source:
-            for key, high in sorted(end.items()):
-                request = _request(options.table, key, (start.get(key, 0), high), options.selection)
-                for split in source.splits(request, options.partition_rows):
-                    found.append(SplitPartition(split, options.selection))
-        return found
+            ranges = source.ranges(options.selection)
+            if options.fail_on_data_loss:
+                planned = Position(next_ids, after.broker, after.trims)
+                report(find_gaps(table, planned, ranges), fail=True)
+            known = ranges.of(table)
+            if position.broker and position.broker != after.broker:
+                next_ids = {key: known[key][0] for key in after.next_ids if key in known}
+            spans = {key: (low, after.next_ids[key]) for key, low in sorted(next_ids.items())}
+            plan = _Plan(source, options, options.selection, ranges, after.trims)
+            return plan.partitions(spans)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
 
-    def commit(self, end: dict[str, int]) -> None:
-        """Nothing is marked at the source: the checkpoint knows."""
+    def commit(self, end: Offset) -> None:
+        """Does nothing: the position is in Spark's checkpoint, not at the source."""
 
     def stop(self) -> None:
-        """Nothing is open between calls."""
+        """Does nothing: no source is open between calls."""
 
-    def _ranges(self) -> dict[str, tuple[int, int]]:
+    def _ranges(self) -> Ranges:
         with self._options.source() as source:
-            return source.ranges(self._options.selection).of(self._options.table)
+            return source.ranges(self._options.selection)
 
-    def _ends(self) -> dict[str, int]:
-        bound = self._options.to_id
-        ends = {key: high for key, (_, high) in self._ranges().items()}
-        if bound is None:
+    def _ends(self, ranges: Ranges) -> dict[str, int]:
+        to_id = self._options.to_id
+        ends = {key: high for key, (_, high) in ranges.of(self._options.table).items()}
+        if to_id is None:
             return ends
-        return {key: min(high, int(bound.get(key, 0))) for key, high in ends.items()}
+        return {key: min(high, int(to_id.get(key, 0))) for key, high in ends.items()}
 
-    def _limited(self, start: dict[str, int], ends: dict[str, int], rows: int) -> dict[str, int]:
-        """The furthest offset at which at most `rows` rows are read."""
-        table, reached = self._options.table, dict(start)
-        with self._options.source() as source:
-            for key, high in sorted(ends.items()):
-                low = start.get(key, 0)
-                reached[key] = low
-                if low >= high or rows <= 0:
-                    continue
-                request = _request(table, key, (low, high), self._options.selection)
-                parts = source.splits(request, rows, limit=2)
-                reached[key] = parts[0].to_id if len(parts) > 1 else high
-                rows -= parts[0].rows if parts else 0
-        return reached
+    def _limited(self, starts: dict[str, int], ends: dict[str, int], rows: int) -> dict[str, int]:
+        """The ids after at most `rows` more rows, shared among the partitions of logs."""
+        if SINGLE_RANGE in ends:
+            return {SINGLE_RANGE: self._limited_end(starts[SINGLE_RANGE], ends[SINGLE_RANGE], rows)}
+        admitted = admit({key: end - starts[key] for key, end in ends.items()}, rows)
+        return {key: starts[key] + admitted.get(key, 0) for key in ends}
+
+    def _limited_end(self, low: int, high: int, rows: int) -> int:
+        """The furthest id with at most `rows` rows between `low` and it."""
+        if low >= high:
+            return low
+        options = self._options
+        request = Request(options.table, low, high, (), options.selection)
+        with options.source() as source:
+            splits = source.splits(request, rows, limit=2)
+        return splits[0].to_id if len(splits) > 1 else high
 
 
-def _request(table: str, key: str, span: tuple[int, int], selection: Selection) -> Request:
-    queue_id = int(key) if table == "logs" else None
-    return Request(table, *span, (), selection, queue_id)
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Cuts ranges into the parts that tasks read. `trims`: as in `Request`."""
+
+    source: Source
+    options: Options
+    selection: Selection
+    ranges: Ranges
+    trims: int
+
+    def partitions(self, spans: Mapping[str, tuple[int, int]]) -> list[InputPartition]:
+        partitions: list[InputPartition] = []
+        for key, span in spans.items():
+            place = place_of(self.options.table, key, self.ranges)
+            for split in self._splits(key, span):
+                partitions.append(SplitPartition(split, self.selection, self.trims, place))
+        return partitions
+
+    def _splits(self, key: str, span: tuple[int, int]) -> Iterable[Split]:
+        """Of a log without reading anything: there may be many."""
+        rows = self.options.partition_rows
+        if key == SINGLE_RANGE:
+            request = Request(self.options.table, *span, (), self.selection)
+            return self.source.splits(request, rows)
+        return split_offsets(int(key), span, rows)
 
 
 def _read(
     options: Options, columns: tuple[str, ...], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, SplitPartition):
-        return  # Spark's stand-in for "no partition at all".
-    split, tally = partition.split, Tally()
+        return  # Spark's placeholder for an empty list of partitions.
+    split, stats = partition.split, ReadStats()
     request = Request(
-        options.table, split.from_id, split.to_id, columns, partition.selection, split.queue_id
+        options.table,
+        split.from_id,
+        split.to_id,
+        columns,
+        partition.selection,
+        split.queue_id,
+        partition.trims,
     )
     try:
         with options.source() as source:
-            yield from source.read(request, tally)
+            yield from source.read(request, stats)
+        report(lost_gaps(partition.place, stats), fail=options.fail_on_data_loss)
     finally:
         if options.read_log:
-            _tell(Path(options.read_log), tally)
+            _write_stats(Path(options.read_log), stats)
 
 
-def _tell(directory: Path, tally: Tally) -> None:
+def _write_stats(directory: Path, stats: ReadStats) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{os.getpid()}-{uuid.uuid4().hex}.json"
-    path.write_text(json.dumps(asdict(tally)))
+    path.write_text(json.dumps(asdict(stats)))
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:

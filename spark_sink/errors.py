@@ -1,7 +1,7 @@
-"""The one error users see: a sentence that says what to do."""
+"""The error that users see."""
 
 from __future__ import annotations
 
 
 class SourceError(Exception):
-    """What is wrong with the input, and what to do about it, in one sentence."""
+    """One sentence for the user: what is wrong with the input, and what to do about it."""

@@ -1,4 +1,4 @@
-"""Reading an export back into Spark, typed, whatever its format."""
+"""Reads an export back into Spark with the right types, whatever its format."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_sink.errors import SourceError
-from spark_sink.manifest import Manifest, load_manifest
-from spark_sink.schemas import spark_ddl
+from leveret.spark_sink.arrow.schemas import CSV_TEXT_TYPES, schema_of, spark_ddl
+from leveret.spark_sink.errors import SourceError
+from leveret.spark_sink.manifest import Manifest, load_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def read_export(spark: SparkSession, directory: str | Path, table: str) -> DataFrame:
     """A table of an export, with the columns of the data source and `date` and `batch`.
 
-    Partition columns are texts (a queue may be called 123), and names that were too long for a
-    directory are whole again. CSV keeps bodies as base64, maps and lists as JSON.
+    Partition columns are strings (a queue may be named 123), and names that were too long for a
+    directory are restored. In CSV, bodies are base64 and maps and lists are JSON.
     """
     from pyspark.sql import functions as f
 
@@ -28,20 +28,21 @@ def read_export(spark: SparkSession, directory: str | Path, table: str) -> DataF
             f"{directory} has no table {table!r}: export it with `--table {table}` first."
         )
     ddl = spark_ddl(table) + ", `batch` string"
-    if table != "queues":
+    partition_columns = schema_of(table).partition_columns
+    if "date" in partition_columns:
         ddl += ", `date` string"
     if state.format == "csv":
-        for kind in ("map<string,string>", "array<string>", "binary"):
+        for kind in CSV_TEXT_TYPES:
             ddl = ddl.replace(f" {kind}", " string")
     reader = spark.read.schema(ddl)
     if state.format == "csv":
         reader = reader.option("header", "true").option("escape", '"')
     frame = reader.format(state.format).load(str(Path(directory) / table))
     if state.long_names:
-        name = "log" if table == "logs" else "queue"
+        name = "log" if "log" in partition_columns else "queue"
         pairs = chain.from_iterable(state.long_names.items())
-        whole = f.create_map(*(f.lit(text) for text in pairs))
-        frame = frame.withColumn(name, f.coalesce(whole[f.col(name)], f.col(name)))
+        full_names = f.create_map(*(f.lit(text) for text in pairs))
+        frame = frame.withColumn(name, f.coalesce(full_names[f.col(name)], f.col(name)))
     return frame
 
 

@@ -1,9 +1,9 @@
-"""`manifest.json` of an export: what is there, and how it came there.
+"""`manifest.json` of an export: its tables, batches and counts.
 
-It is replaced as a whole (written aside, then renamed), after each batch became visible and
-before Spark commits that batch. So after a crash it may name a batch that Spark runs again, and
-such a batch is recognised by its range. Counts are of the rows written; `source_rows` is what the
-source itself counts in the same range, by other means.
+The file is replaced atomically (written to a temporary file, then renamed), after a batch became
+visible and before Spark commits that batch. So after a crash it may contain a batch that Spark runs
+again; such a batch is recognised by its range. `rows` counts the rows written; `source_rows` is
+what the source itself counts in the same range, independently.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_sink.errors import SourceError
-from spark_sink.selection import Selection
+from leveret.spark_sink.arrow.selection import Selection
+from leveret.spark_sink.errors import SourceError
 
 FILE_NAME = "manifest.json"
 VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ExportedBatch:
     """One directory `batch=<id>`: rows with ids in [start, end), per key of the stream."""
 
     id: int
@@ -42,9 +42,11 @@ class TableState:
     selection: dict[str, Any]
     generation: int = 1
     complete: bool = False
-    batches: dict[int, Batch] = field(default_factory=dict)
+    batches: dict[int, ExportedBatch] = field(default_factory=dict)
     groups: list[dict[str, Any]] = field(default_factory=list)
     long_names: dict[str, str] = field(default_factory=dict)
+    lost: int = 0
+    """An upper bound of the rows that were deleted before they were exported."""
 
     @property
     def rows(self) -> int:
@@ -60,7 +62,7 @@ class TableState:
 
     @property
     def reached(self) -> dict[str, int]:
-        """How far the table goes: the next id per key."""
+        """The next id to export, per key."""
         ends: dict[str, int] = {}
         for batch in self.batches.values():
             for key, end in batch.end.items():
@@ -71,6 +73,7 @@ class TableState:
         return {
             "rows": self.rows,
             "source_rows": self.source_rows,
+            "lost": self.lost,
             "bytes": self.bytes,
             "format": self.format,
             "complete": self.complete,
@@ -84,7 +87,7 @@ class TableState:
 
 @dataclass(slots=True)
 class Manifest:
-    """The whole file. `swap` is set while finished tables are moved into their place."""
+    """The whole file. `swap` is set while finished tables are moved into place."""
 
     identity: str = ""
     tables: dict[str, TableState] = field(default_factory=dict)
@@ -96,45 +99,48 @@ class Manifest:
             {"version": VERSION, "identity": self.identity, "swap": self.swap, "tables": tables},
             indent=2,
         )
-        aside = directory / f".{FILE_NAME}.tmp"
-        with aside.open("w") as file:
+        temporary = directory / f".{FILE_NAME}.tmp"
+        with temporary.open("w") as file:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, directory / FILE_NAME)
+        os.replace(temporary, directory / FILE_NAME)
 
 
 def load_manifest(directory: Path) -> Manifest | None:
-    """None when there is no export yet."""
+    """None if there is no export yet."""
     path = directory / FILE_NAME
     try:
-        read = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise SourceError(f"Cannot read {path} ({error}): export to another directory.") from error
-    if read.get("version") != VERSION:
-        raise SourceError(f"{path} is of another version: export to another directory.")
+    if content.get("version") != VERSION:
+        raise SourceError(
+            f"{path} has a version other than {VERSION}: export to another directory."
+        )
     return Manifest(
-        identity=read["identity"],
-        tables={name: _table(state) for name, state in read["tables"].items()},
-        swap=read["swap"],
+        identity=content["identity"],
+        tables={name: _table(table) for name, table in content["tables"].items()},
+        swap=content["swap"],
     )
 
 
-def _table(read: dict[str, Any]) -> TableState:
+def _table(state: dict[str, Any]) -> TableState:
     return TableState(
-        format=read["format"],
-        selection=read["selection"],
-        generation=read["generation"],
-        complete=read["complete"],
-        batches={batch["id"]: Batch(**batch) for batch in read["batches"]},
-        groups=read["groups"],
-        long_names=read["long_names"],
+        format=state["format"],
+        selection=state["selection"],
+        generation=state["generation"],
+        complete=state["complete"],
+        batches={batch["id"]: ExportedBatch(**batch) for batch in state["batches"]},
+        groups=state["groups"],
+        long_names=state["long_names"],
+        lost=state.get("lost", 0),
     )
 
 
 def selection_json(selection: Selection) -> dict[str, Any]:
-    """As it reads back from JSON, so that two of them can be compared."""
+    """The selection as JSON values, so that it can be compared with one in a manifest."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(selection)))
     return plain

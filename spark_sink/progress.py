@@ -1,4 +1,4 @@
-"""Progress of an export: rows, bytes and rate, as a bar on a terminal and as a line elsewhere."""
+"""Progress of an export (rows, bytes, rate): a bar on a terminal, else a line per batch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from leveret.model.quantities import approximate_size
 
 
 class Meter:
@@ -50,17 +52,8 @@ class Meter:
         self.bytes += size
         rate = f"{self.rows / max(monotonic() - self._started, 1e-6):,.0f} rows/s"
         self._progress.update(
-            self._task, completed=self.rows, size=human_bytes(self.bytes), rate=rate
+            self._task, completed=self.rows, size=approximate_size(self.bytes), rate=rate
         )
         if not self._console.is_terminal:
-            line = f"{self._name}: {self.rows:,} rows, {human_bytes(self.bytes)}, {rate}"
+            line = f"{self._name}: {self.rows:,} rows, {approximate_size(self.bytes)}, {rate}"
             self._console.print(line, markup=False, highlight=False)
-
-
-def human_bytes(size: float) -> str:
-    """A size for people, in powers of 1024."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

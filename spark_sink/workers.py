@@ -1,10 +1,10 @@
-"""How Spark starts its Python workers: from this interpreter, able to import us, and quickly.
+"""How Spark starts its Python workers: with this interpreter, able to import Leveret, and quickly.
 
-Spark puts its own archive of PySpark before everything else in a worker's PYTHONPATH, and modules
-of an archive are compiled anew by every process: half a second of processor time for each of a
-dozen workers, more than all the rest of their start. Where PySpark is installed as a package (by
-pip), workers on this machine are started by a shell script that leaves the archive out, so that
-they import the same modules from that package, compiled already.
+Spark puts its own archive of PySpark first in a worker's PYTHONPATH, and every process compiles
+the modules of an archive again: half a second of CPU time for each of a dozen workers, more than
+the rest of their start. Where PySpark is installed as a package (by pip), workers on this machine
+are started by a shell script that removes the archive from the path, so that they import the
+compiled modules of that package.
 """
 
 from __future__ import annotations
@@ -16,34 +16,42 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_sink.shims import cache, write_program
+from leveret.spark_sink.scripts import cache_directory, write_script
 
-ROOT = Path(__file__).resolve().parents[1]
+
+def _import_root() -> Path:
+    """The folder that holds the package `leveret`, which workers need on their PYTHONPATH."""
+    spec = importlib.util.find_spec("leveret")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).resolve().parents[1]
+
+
+IMPORT_ROOT = _import_root()
 _SCRIPT = """#!/bin/sh
-rest=$PYTHONPATH: kept=
+rest=$PYTHONPATH: filtered=
 while [ "$rest" ]; do
   part=${{rest%%:*}} rest=${{rest#*:}}
-  case $part in {archives}/*.zip) ;; *) kept=$kept:$part ;; esac
+  case $part in {archives}/*.zip) ;; *) filtered=$filtered:$part ;; esac
 done
-PYTHONPATH=${{kept#:}} exec {python} "$@"
+PYTHONPATH=${{filtered#:}} exec {python} "$@"
 """
-_TRIAL = """
+_CHECK = """
 import importlib.util, sys
 sys.exit(importlib.util.find_spec("pyspark").origin != sys.argv[1])
 """
 
 
 def prepare_workers(*, local: bool) -> None:
-    """Set the environment that the JVM hands to its workers."""
-    os.environ["PYSPARK_PYTHON"] = str((maybe_shim() if local else None) or sys.executable)
+    """Set the environment that the JVM passes to its workers."""
+    os.environ["PYSPARK_PYTHON"] = str((maybe_worker_script() if local else None) or sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(ROOT) not in known:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, known)])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(IMPORT_ROOT) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(IMPORT_ROOT), *filter(None, paths)])
 
 
-def maybe_shim(directory: Path | None = None) -> Path | None:
-    """The script; None where it would be of no use, or does not start this very PySpark."""
+def maybe_worker_script(directory: Path | None = None) -> Path | None:
+    """The script; None if it is not needed, or does not import the installed PySpark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None or os.name != "posix":
         return None
@@ -52,11 +60,15 @@ def maybe_shim(directory: Path | None = None) -> Path | None:
         return None
     names = {"archives": shlex.quote(str(archives)), "python": shlex.quote(sys.executable)}
     try:
-        path = (directory or cache()) / "python-worker"
-        write_program(path, _SCRIPT.format(**names))
-        variables = {**os.environ, "PYTHONPATH": f"{archives / 'pyspark.zip'}:{ROOT}"}
-        trial = [str(path), "-c", _TRIAL, spec.origin]
-        subprocess.run(trial, env=variables, timeout=60, check=True)  # noqa: S603 (written above)
-    except (OSError, RuntimeError, subprocess.SubprocessError):  # one is a user without a home
+        path = (directory or cache_directory()) / "python-worker"
+        write_script(path, _SCRIPT.format(**names))
+        variables = {**os.environ, "PYTHONPATH": f"{archives / 'pyspark.zip'}:{IMPORT_ROOT}"}
+        check = [str(path), "-c", _CHECK, spec.origin]
+        subprocess.run(check, env=variables, timeout=60, check=True)  # noqa: S603 (written above)
+    except (
+        OSError,
+        RuntimeError,
+        subprocess.SubprocessError,
+    ):  # RuntimeError: the user has no home directory
         return None
     return path

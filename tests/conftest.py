@@ -1,11 +1,11 @@
-"""What holds for all tests: how they share out over processes, and fast property tests.
+"""Configuration of all tests: distribution over processes, and fast property tests.
 
-With pytest-xdist (`make test`) the tests of one file stay in one process, so that a module's
-broker is started once. All of tests/spark stays in one process, too, and so does all of
-tests/browser: a Spark session or a Chromium is started once, and never twice at a time. These two
-are handed out first, because they take longest. The sharing goes by folder and not by marker,
-because the process that shares out knows nothing of a test but its name; a marked test in another
-folder is therefore refused. (xdist's own groups do nothing with pytest 9.2: pytest-xdist #1386.)
+With pytest-xdist (`make test`) the tests of a file run in one process, so that a module's broker is
+started once. All of tests/spark runs in one process, and so does all of tests/browser: a Spark
+session or Chromium is started once, and never twice at the same time. These two are scheduled
+first, because they take longest. Tests are grouped by folder and not by marker, because the
+scheduling process knows only the names of tests; a marked test in another folder is therefore
+refused. (xdist's own groups have no effect with pytest 9.2: pytest-xdist #1386.)
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A loaded machine is slow, which is no fault of the code: pytest-timeout guards against hangs.
-# The same examples every time, lest a change fails by what somebody else left to be found.
+# No deadline, because a loaded machine may be slow; pytest-timeout detects hanging tests.
+# The same examples in every run, so that a change does not fail because of an older bug.
 settings.register_profile(
     "leveret",
     deadline=None,
@@ -33,8 +33,8 @@ SINGLE_PROCESS = {"spark": "tests/spark/", "browser": "tests/browser/"}
 
 
 @pytest.fixture
-def nobody_collects() -> Iterator[None]:
-    """What is freed is freed because nobody holds it, and not because circles were looked for."""
+def no_garbage_collection() -> Iterator[None]:
+    """Objects are freed by reference counting only; reference cycles stay in memory."""
     gc.collect()
     gc.disable()
     yield
@@ -42,7 +42,7 @@ def nobody_collects() -> Iterator[None]:
 
 
 def group_of(nodeid: str) -> str:
-    """What stays together in one process: a folder of `SINGLE_PROCESS`, or else a file."""
+    """The tests of a group run in one process: a folder of `SINGLE_PROCESS`, or a file."""
     for group, folder in SINGLE_PROCESS.items():
         if nodeid.startswith(folder):
             return group

@@ -1,4 +1,7 @@
-"""Documentation is tested: links lead somewhere, targets are explained. Its code: tests/docs."""
+"""Links in the documentation work, and every make target is described.
+
+Its code blocks are run by tests/docs.
+"""
 
 import re
 from pathlib import Path
@@ -12,7 +15,7 @@ FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """The anchors that GitHub gives to the headings of a page."""
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
     titles = re.findall(r"^#+ +(.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
@@ -32,11 +35,11 @@ def broken_links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_docs_links_lead_somewhere(page):
+def test_docs_links_have_a_target(page):
     assert not broken_links(page)
 
 
-def test_docs_broken_link_is_found(tmp_path):
+def test_docs_broken_link_is_reported(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# A title\n[a](#a-title) [b](#nowhere) [c](none.md) [d](page.md#a-title)\n")
     assert broken_links(page) == ["#nowhere", "none.md"]
@@ -49,7 +52,7 @@ def test_docs_every_decision_is_listed():
     assert pages == set(re.findall(r"\((\d{4}-[\w-]+\.md)\)", index))
 
 
-def test_docs_every_make_target_says_what_it_does():
+def test_docs_every_make_target_is_described():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = re.search(r"^\.PHONY: (.+)$", text, re.MULTILINE)
     assert phony is not None

@@ -1,8 +1,8 @@
-"""Imports go one way (docs/architecture.md), and this proves it from the source text.
+"""Imports follow the layers of docs/architecture.md.
 
-A room is a package; a file belongs to the most specific room that holds it. Imports inside
-functions and under TYPE_CHECKING count, too: they are knowledge all the same. Changing a table
-below needs a note in docs/decisions/.
+A file belongs to the innermost package of `ALLOWED` that contains it. Imports inside functions
+and under TYPE_CHECKING count too, because they are dependencies as well. A change of a table below
+needs a note in docs/decisions/.
 """
 
 import ast
@@ -14,66 +14,69 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LEAVES = {"leveret.model"}
-STORES = {"queues.storage", "queues.log"}
-DOMAIN = LEAVES | STORES | {"bindings", "exchange", "queues"}
+STORES = {"leveret.queues.storage", "leveret.queues.log.files"}
+DOMAIN = LEAVES | STORES | {"leveret.bindings", "leveret.exchange", "leveret.queues"}
 HUB = DOMAIN | {"leveret.broker", "leveret.config"}
-FRONTS = {"amqp_server", "http_admin", "spark_sink"}
+FRONTS = {"leveret.amqp_server", "leveret.http_admin", "leveret.spark_sink"}
 
-# Which rooms a room may import, beside itself.
+# Top-level folders of the repository that are packages of `leveret` (docs/architecture.md).
+LINKED = ("exchange", "queues", "bindings", "amqp_server", "http_admin", "spark_sink")
+
+# Which other packages a package may import.
 ALLOWED: dict[str, set[str]] = {
     "leveret.model": set(),
-    "leveret.config": {"leveret.config_kinds"},
-    "leveret.config_kinds": set(),
-    "bindings": LEAVES,
-    "queues.log": LEAVES,
-    "queues.storage": LEAVES,
-    "exchange": LEAVES | {"bindings"},
-    "queues": LEAVES | STORES,
+    "leveret.config": LEAVES,
+    "leveret.bindings": LEAVES,
+    "leveret.queues.log.files": LEAVES,
+    "leveret.queues.storage": LEAVES,
+    "leveret.exchange": LEAVES | {"leveret.bindings"},
+    "leveret.queues": LEAVES | STORES,
     "leveret.broker": HUB,
-    "amqp_server": HUB,
-    "http_admin": HUB,
-    "spark_sink": LEAVES | STORES,
-    "leveret": HUB | FRONTS | {"leveret.config_kinds"},  # launch, cli, testing: composition
+    "leveret.amqp_server": HUB,
+    "leveret.http_admin": HUB,
+    "leveret.spark_sink": LEAVES | STORES,
+    "leveret": HUB | FRONTS,  # launch, cli, testing: composition
 }
 
-# Which modules may import a library; a package stands for all that is in it.
+# Which modules may import a library; a package includes its modules.
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "pamqp": ("amqp_server.codec", "leveret.model"),
-    "sqlalchemy": ("queues.storage",),
-    "aiosqlite": ("queues.storage",),
-    "fastapi": ("http_admin",),
-    "starlette": ("http_admin",),
-    "pyspark": ("spark_sink",),
-    "py4j": ("spark_sink",),
+    "pamqp": ("leveret.amqp_server.codec", "leveret.model", "leveret.move.amqp_client"),
+    "sqlalchemy": ("leveret.queues.storage", "leveret.spark_sink.arrow"),
+    "aiosqlite": ("leveret.queues.storage",),
+    "fastapi": ("leveret.http_admin",),
+    "starlette": ("leveret.http_admin",),
+    "pyspark": ("leveret.spark_sink",),
+    "py4j": ("leveret.spark_sink",),
     "typer": ("leveret.cli",),
 }
-TOP_LEVEL = sorted({room.split(".")[0] for room in ALLOWED})
 
 
 def is_within(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
-def room_of(module: str) -> str | None:
-    rooms = [room for room in ALLOWED if is_within(module, room)]
-    return max(rooms, key=len) if rooms else None
+def package_of(module: str) -> str | None:
+    packages = [package for package in ALLOWED if is_within(module, package)]
+    return max(packages, key=len) if packages else None
 
 
 def source_files(root: Path) -> Iterator[tuple[str, Path]]:
-    for top in TOP_LEVEL:
-        for path in sorted((root / top).rglob("*.py")):
-            if "node_modules" not in path.parts:
-                parts = path.relative_to(root).with_suffix("").parts
-                yield ".".join(part for part in parts if part != "__init__"), path
+    """Module names and files. `leveret/queues` and its like are links to top-level folders."""
+    folders = [root / "leveret", *(root / name for name in LINKED)]
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if "node_modules" not in parts and parts[:2] not in {("leveret", name) for name in LINKED}:
+            full = parts if parts[0] == "leveret" else ("leveret", *parts)
+            yield ".".join(part for part in full if part != "__init__"), path
 
 
 def base_of(module: str, path: Path, node: ast.ImportFrom) -> str:
-    """The package a `from` import starts at; relative ones count from the module's package."""
+    """The package that a `from` import names, also for relative imports."""
     if not node.level:
         return node.module or ""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    kept = package[: len(package) - node.level + 1]
-    return ".".join([*kept, *filter(None, [node.module])])
+    parents = package[: len(package) - node.level + 1]
+    return ".".join([*parents, *filter(None, [node.module])])
 
 
 def imports_of(module: str, path: Path) -> Iterator[tuple[int, str]]:
@@ -91,49 +94,49 @@ def imports_of(module: str, path: Path) -> Iterator[tuple[int, str]]:
 
 def maybe_fault(module: str, imported: str) -> str | None:
     library = imported.split(".")[0]
-    if library in ONLY_IN and not any(is_within(module, place) for place in ONLY_IN[library]):
+    if library in ONLY_IN and not any(is_within(module, package) for package in ONLY_IN[library]):
         return f"only {' and '.join(ONLY_IN[library])} may"
-    here, there = room_of(module), room_of(imported)
-    if here is None or there is None or imported == "leveret.__version__":
+    package, imported_package = package_of(module), package_of(imported)
+    if package is None or imported_package is None or imported == "leveret.__version__":
         return None
-    if here == there or there in ALLOWED[here]:
+    if package == imported_package or imported_package in ALLOWED[package]:
         return None
-    return f"{here} may import {', '.join(sorted(ALLOWED[here])) or 'no other room'}"
+    return f"{package} may import {', '.join(sorted(ALLOWED[package])) or 'no other package'}"
 
 
 def violations(root: Path) -> list[str]:
-    found = []
+    faults = []
     for module, path in source_files(root):
         for line, imported in imports_of(module, path):
             fault = maybe_fault(module, imported)
             if fault is not None:
-                found.append(f"{path.relative_to(root)}:{line} imports {imported}: {fault}")
-    return found
+                faults.append(f"{path.relative_to(root)}:{line} imports {imported}: {fault}")
+    return faults
 
 
-def shadowing(root: Path) -> list[str]:
-    found = (path.relative_to(root) for _, path in source_files(root))
-    return [str(path) for path in found if "queue" in path.with_suffix("").parts]
+def modules_named_queue(root: Path) -> list[str]:
+    paths = (path.relative_to(root) for _, path in source_files(root))
+    return [str(path) for path in paths if "queue" in path.with_suffix("").parts]
 
 
-def test_imports_go_one_way():
-    found = violations(ROOT)
-    assert not found, "imports against the layers:\n" + "\n".join(found)
+def test_imports_follow_the_layers():
+    faults = violations(ROOT)
+    assert not faults, "imports against the layers:\n" + "\n".join(faults)
 
 
 def test_no_module_is_named_queue():
-    assert not shadowing(ROOT)
+    assert not modules_named_queue(ROOT)
 
 
-def test_every_room_was_looked_at():
-    seen = {room_of(module) for module, _ in source_files(ROOT)}
-    assert seen == set(ALLOWED)
+def test_every_room_is_checked():
+    packages = {package_of(module) for module, _ in source_files(ROOT)}
+    assert packages == set(ALLOWED)
 
 
-# --- The check itself, on planted trees ----------------------------------------------------------
+# --- The check itself, on generated source trees --------------------------------------------------
 
 
-def plant(root: Path, name: str, text: str) -> None:
+def write_source(root: Path, name: str, text: str) -> None:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -142,21 +145,33 @@ def plant(root: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "imported"),
     [
-        ("leveret/model/message.py", "import bindings", "bindings"),
+        ("leveret/model/message.py", "import leveret.bindings", "leveret.bindings"),
         (
             "leveret/model/clock.py",
             "from leveret.config import Settings",
             "leveret.config.Settings",
         ),
-        ("bindings/topic.py", "from exchange import Exchange", "exchange.Exchange"),
-        ("exchange/routing.py", "def f():\n    from queues import base", "queues.base"),
+        ("bindings/topic.py", "from leveret.exchange import Exchange", "leveret.exchange.Exchange"),
+        (
+            "exchange/routing.py",
+            "def f():\n    from leveret.queues import base",
+            "leveret.queues.base",
+        ),
         ("queues/base.py", "from leveret.broker import vhost", "leveret.broker.vhost"),
-        ("queues/log/segment.py", "from queues.classic import Entry", "queues.classic.Entry"),
-        ("queues/storage/sql.py", "from ..classic import Entry", "queues.classic.Entry"),
+        (
+            "queues/log/files/segment.py",
+            "from leveret.queues.classic import Entry",
+            "leveret.queues.classic.Entry",
+        ),
+        ("queues/storage/sql.py", "from ..classic import Entry", "leveret.queues.classic.Entry"),
         ("queues/classic.py", "import sqlalchemy as sa", "sqlalchemy"),
-        ("leveret/broker/vhost.py", "from amqp_server.channel import C", "amqp_server.channel.C"),
+        (
+            "leveret/broker/vhost.py",
+            "from leveret.amqp_server.channel import C",
+            "leveret.amqp_server.channel.C",
+        ),
         ("leveret/broker/hub.py", "from leveret import launch", "leveret.launch"),
-        ("amqp_server/server.py", "import http_admin.app", "http_admin.app"),
+        ("amqp_server/server.py", "import leveret.http_admin.app", "leveret.http_admin.app"),
         ("amqp_server/channel.py", "from pamqp import commands", "pamqp.commands"),
         ("http_admin/app.py", "from leveret.cli import main", "leveret.cli.main"),
         ("spark_sink/source.py", "from leveret.broker.hub import Hub", "leveret.broker.hub.Hub"),
@@ -164,15 +179,15 @@ def plant(root: Path, name: str, text: str) -> None:
         ("leveret/broker/x.py", "import importlib\nimportlib.import_module('pyspark')", "pyspark"),
         (
             "queues/stats.py",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import amqp_server",
-            "amqp_server",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import leveret.amqp_server",
+            "leveret.amqp_server",
         ),
     ],
 )
-def test_planted_violation_is_found(tmp_path, name, text, imported):
-    plant(tmp_path, name, text + "\n")
+def test_violation_is_reported(tmp_path, name, text, imported):
+    write_source(tmp_path, name, text + "\n")
     line = len(text.splitlines())
-    assert [found.split(": ")[0] for found in violations(tmp_path)] == [
+    assert [fault.split(": ")[0] for fault in violations(tmp_path)] == [
         f"{name}:{line} imports {imported}"
     ]
 
@@ -183,18 +198,24 @@ def test_planted_violation_is_found(tmp_path, name, text, imported):
         ("leveret/model/tables.py", "from pamqp import decode"),
         ("amqp_server/codec.py", "import pamqp.frame"),
         ("amqp_server/session.py", "from leveret import __version__"),
-        ("leveret/broker/vhost.py", "from queues import ClassicQueue\nimport exchange, bindings"),
+        (
+            "leveret/broker/vhost.py",
+            "from leveret.queues import ClassicQueue\nimport leveret.exchange, leveret.bindings",
+        ),
         ("queues/storage/sql.py", "import sqlalchemy, aiosqlite\nfrom . import schema"),
-        ("spark_sink/source.py", "from queues.log import reader\nimport pyspark.sql"),
-        ("leveret/launch.py", "import amqp_server, http_admin\nfrom leveret.broker import Hub"),
+        ("spark_sink/source.py", "from leveret.queues.log.files import reader\nimport pyspark.sql"),
+        (
+            "leveret/launch.py",
+            "import leveret.amqp_server, leveret.http_admin\nfrom leveret.broker import Hub",
+        ),
     ],
 )
-def test_allowed_import_is_left_alone(tmp_path, name, text):
-    plant(tmp_path, name, text + "\n")
+def test_allowed_import_is_accepted(tmp_path, name, text):
+    write_source(tmp_path, name, text + "\n")
     assert violations(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["queues/queue.py", "queues/queue/__init__.py"])
-def test_planted_queue_module_is_found(tmp_path, name):
-    plant(tmp_path, name, "")
-    assert shadowing(tmp_path) == [name]
+def test_module_named_queue_is_reported(tmp_path, name):
+    write_source(tmp_path, name, "")
+    assert modules_named_queue(tmp_path) == [name]

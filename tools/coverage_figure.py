@@ -1,4 +1,4 @@
-"""Write down what `make coverage` measured: one sentence in CONTRIBUTING.md, between its marks."""
+"""Write the result of `make coverage` into CONTRIBUTING.md, between two comments."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def sentence(totals: dict[str, Any], day: str) -> str:
     lines = 100 * totals["covered_lines"] / totals["num_statements"]
     branches = 100 * totals["covered_branches"] / totals["num_branches"]
     return (
-        f"On {day} the tests reached {lines:.1f} % of {totals['num_statements']:,} statements and\n"
+        f"On {day} the tests covered {lines:.1f} % of {totals['num_statements']:,} statements and\n"
         f"{branches:.1f} % of {totals['num_branches']:,} branches.\n"
     )
 
 
 def main() -> int:
     totals = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["totals"]
-    said = sentence(totals, datetime.now(UTC).date().isoformat())
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(SENTENCE.sub(lambda _: said, text), encoding="utf-8")
-    print(said, end="")
+    text = sentence(totals, datetime.now(UTC).date().isoformat())
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(SENTENCE.sub(lambda _: text, page), encoding="utf-8")
+    print(text, end="")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Install amqplib for the test with Node's client, unless it is there: tests/clients/node."""
+"""Install amqplib in tests/clients/node for the Node client test, unless it is installed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def main() -> int:
             fetch_node()
         node = maybe_system_node() or maybe_packaged_node()
         if node is None:
-            raise BuildError("there is no node.")
+            raise BuildError("node is not installed.")
         install(Path(__file__).resolve().parents[1] / "tests" / "clients" / "node", node)
     except BuildError as error:
-        print(f"Node's client is not installed: {error}", file=sys.stderr)
+        print(f"cannot install the Node client: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,6 +1,6 @@
-"""Copy the main figures from docs/performance.md into README.md, so that the two cannot disagree.
+"""Copy the main figures from docs/performance.md into README.md, so that the two agree.
 
-`make readme` writes them; `--check` (and a test) only says whether they are the same.
+`make readme` writes them; `--check` (and a test) only compares them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def cells(line: str) -> list[str]:
 
 
 def figures(page: str) -> str:
-    """Four columns of the chosen rows, as they stand on the page."""
+    """Return four columns of the rows listed in ROWS."""
     lines = [line for line in page.splitlines() if line.startswith("|")]
     head = next(line for line in lines if cells(line)[0] == "workload")
-    known = {cells(line)[0]: cells(line) for line in lines}
-    missing = [name for name in ROWS if name not in known]
+    rows = {cells(line)[0]: cells(line) for line in lines}
+    missing = [name for name in ROWS if name not in rows]
     if missing:
         raise SystemExit(f"docs/performance.md has no row {', '.join(map(repr, missing))}.")
-    chosen = [cells(head)[:4], ["---", "--:", "--:", "--:"], *(known[name][:4] for name in ROWS)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in chosen)
+    table = [cells(head)[:4], ["---", "--:", "--:", "--:"], *(rows[name][:4] for name in ROWS)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in table)
 
 
 def main() -> int:

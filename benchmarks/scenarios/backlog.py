@@ -1,29 +1,29 @@
-"""Fill a queue or a stream with nobody consuming, then drain or replay it."""
+"""Fills a queue or a stream without consumers, then drains or replays it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.brokers import Running
+from benchmarks.brokers import RunningBroker
 from benchmarks.connection import Address
-from benchmarks.crew import Crew, Report, RunError
 from benchmarks.roles import Consumer, Publisher, Stream
-from benchmarks.scenarios.base import Outcome, Pace
+from benchmarks.scenarios.base import Outcome, RunLength
 from benchmarks.scenarios.flow import check_count
 from benchmarks.topology import Topology
+from benchmarks.workers import Report, RunError, WorkerPool
 
-_WITHIN = 300.0
+_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """`count` confirmed messages in, then all of them out, acked every 100, `replays` times.
+    """Publish `count` messages with confirms, then consume them, acked every 100, `replays` times.
 
-    A second replay finds everything again only if the queue is the log it was declared to be: a
-    broker that takes it for a classic queue fails here instead of being measured.
+    A second replay receives everything again only if the queue is really a log: a broker that
+    declares a classic queue instead fails here instead of being measured.
 
-    The queue is made anew for every run: a stream keeps what it had, and a classic queue that has
-    been filled before may behave unlike a new one.
+    Every run declares a new queue: a stream keeps its records, and a classic queue that was filled
+    before may behave differently from a new one.
     """
 
     topology: Topology
@@ -33,11 +33,11 @@ class Backlog:
     arguments: dict[str, Any] = field(default_factory=dict)
     replays: int = 1
 
-    def prepare(self, broker: Running) -> None:
-        """Nothing: every run makes its own queue."""
+    def prepare(self, broker: RunningBroker) -> None:
+        """Does nothing: every run declares its own queue."""
 
-    def run(self, broker: Running, pace: Pace) -> Outcome:
-        address, count = broker.address, int(self.count * pace.share)
+    def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
+        address, count = broker.address, int(self.count * length.share)
         self.topology.declare(address)
         try:
             filled = self._fill(address, count)
@@ -48,14 +48,14 @@ class Backlog:
             self.topology.delete(address)
         return Outcome({"fill": _rate([filled]), "drain": _rate(drained)}, (filled, *drained))
 
-    def clean_up(self, broker: Running) -> None:
-        """Nothing is left after a run."""
+    def clean_up(self, broker: RunningBroker) -> None:
+        """Does nothing: a run leaves nothing behind."""
 
     def _fill(self, address: Address, count: int) -> Report:
         publisher = Publisher(address, self.stream, count=count, window=self.window)
-        with Crew([publisher]) as crew:
-            crew.go()
-            (report,) = crew.reports(slice(None), _WITHIN)
+        with WorkerPool([publisher]) as pool:
+            pool.go()
+            (report,) = pool.reports(slice(None), _TIMEOUT)
         return report
 
     def _drain(self, address: Address, count: int) -> Report:
@@ -68,10 +68,10 @@ class Backlog:
             late=True,
             arguments=self.arguments,
         )
-        with Crew([consumer], consumers=1) as crew:
-            crew.tally.expect(count)
-            crew.go()
-            reports = crew.reports(slice(None), _WITHIN)
+        with WorkerPool([consumer], consumers=1) as pool:
+            pool.counts.expect(count)
+            pool.go()
+            reports = pool.reports(slice(None), _TIMEOUT)
         check_count(reports, count)
         return reports[0]
 

@@ -1,15 +1,15 @@
-"""What the runner asks of a scenario, and what it gets back."""
+"""The interface between the runner and a scenario."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from benchmarks.brokers import Running
-from benchmarks.crew import Report
+from benchmarks.brokers import RunningBroker
+from benchmarks.workers import Report
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How long a run may take: `seconds` of load, and the share of counted work to do."""
+class RunLength:
+    """How long a run is: `seconds` of load, and the share of the counted work to do."""
 
     seconds: float
     share: float = 1.0
@@ -17,25 +17,25 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Figures of one run by key, and what the generator's processes needed for it."""
+    """The figures of one run by key, and the reports of the generator's processes."""
 
     figures: dict[str, float]
     workers: tuple[Report, ...] = ()
 
     @property
     def busiest(self) -> float:
-        """The share of a core that the busiest generator process took."""
+        """The share of a core that the busiest generator process used."""
         return max((worker.busy for worker in self.workers), default=0.0)
 
     @property
     def cpu(self) -> float:
-        """Processor seconds of all generator processes."""
+        """CPU seconds of all generator processes."""
         return sum(worker.cpu for worker in self.workers)
 
 
 class Scenario(Protocol):
-    def prepare(self, broker: Running) -> None: ...
+    def prepare(self, broker: RunningBroker) -> None: ...
 
-    def run(self, broker: Running, pace: Pace) -> Outcome: ...
+    def run(self, broker: RunningBroker, length: RunLength) -> Outcome: ...
 
-    def clean_up(self, broker: Running) -> None: ...
+    def clean_up(self, broker: RunningBroker) -> None: ...

@@ -1,10 +1,10 @@
-"""What a convenience costs: the same load on Leveret, with and without it.
+"""What a feature costs: the same load on Leveret, with and without it.
 
-The two take turns, so that whatever else the machine does falls on both: each turn runs both, in
-an order that changes, and is one comparison. The figure is the share of the rate that is lost, the
-median over all turns, in percent; noise can make it negative. Where settings differ there are two
-fresh brokers; where they do not (polling) it is one and the same, so that nothing but the
-convenience differs.
+Both variants run in every round, in alternating order, so that other activity of the machine
+affects both; each round is one comparison. The figure is the share of the rate that is lost, in
+percent: the median over all rounds. Noise can make it negative. If the settings differ there are
+two new brokers; if they do not (polling), one broker is used for both, so that only the feature
+differs.
 """
 
 import contextlib
@@ -15,60 +15,70 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.brokers import HOST, Kind, Running, free_port, start
-from benchmarks.crew import Report
-from benchmarks.scenarios.base import Outcome, Pace
+from benchmarks.brokers import HOST, Kind, RunningBroker, start
+from benchmarks.scenarios.base import Outcome, RunLength
 from benchmarks.scenarios.flow import Flow
+from benchmarks.workers import Report
+from leveret.testing.ports import free_port
 
-_TURNS = 5
+_ROUNDS = 5
 _POLLED = ("/api/overview", "/api/queues", "/metrics")
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`with_it` and `without` are settings; `polled` asks the HTTP API every second meanwhile."""
+    """`with_feature` and `without` are settings; `polled` queries the HTTP API every second."""
 
     flow: Flow
-    with_it: Mapping[str, str] = field(default_factory=dict)
+    with_feature: Mapping[str, str] = field(default_factory=dict)
     without: Mapping[str, str] = field(default_factory=dict)
     polled: bool = False
 
-    def prepare(self, broker: Running) -> None:
-        """Nothing: every run starts its own brokers."""
+    def prepare(self, broker: RunningBroker) -> None:
+        """Does nothing: every run starts its own brokers."""
 
-    def run(self, broker: Running, pace: Pace) -> Outcome:
+    def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
         port = free_port()
         workers: list[Report] = []
         with contextlib.ExitStack() as stack:
-            dear_settings = {**self.with_it, "LEVERET_HTTP_PORT": str(port)}
-            dear = stack.enter_context(_started(dear_settings))
-            is_one = self.with_it == self.without
-            cheap = dear if is_one else stack.enter_context(_started(self.without))
-            for one in (dear,) if is_one else (dear, cheap):
-                self.flow.prepare(one)
+            with_settings = {**self.with_feature, "LEVERET_HTTP_PORT": str(port)}
+            enabled = stack.enter_context(_started(with_settings))
+            is_same = self.with_feature == self.without
+            disabled = enabled if is_same else stack.enter_context(_started(self.without))
+            for target in (enabled,) if is_same else (enabled, disabled):
+                self.flow.prepare(target)
             if self.polled:
-                _look(port)  # the first question of all loads the HTTP API
-            kept = [self._turn(turn, dear, cheap, port, pace, workers) for turn in range(_TURNS)]
-        return Outcome({"lost": (1 - statistics.median(kept)) * 100}, tuple(workers))
+                _poll(port)  # the first request loads the HTTP API
+            ratios = [
+                self._compare(number, enabled, disabled, port, length, workers)
+                for number in range(_ROUNDS)
+            ]
+        return Outcome({"lost": (1 - statistics.median(ratios)) * 100}, tuple(workers))
 
-    def _turn(
-        self, turn: int, dear: Running, cheap: Running, port: int, pace: Pace, workers: list[Report]
+    def _compare(
+        self,
+        number: int,
+        enabled: RunningBroker,
+        disabled: RunningBroker,
+        port: int,
+        length: RunLength,
+        workers: list[Report],
     ) -> float:
-        """The rate with it as a share of the rate without."""
+        """The rate with the feature as a share of the rate without it."""
         rates: dict[bool, float] = {}
-        for is_dear in (True, False) if turn % 2 else (False, True):
-            with _polling(port) if is_dear and self.polled else contextlib.nullcontext():
-                outcome = self.flow.run(dear if is_dear else cheap, pace)
-            rates[is_dear] = outcome.figures["rate"]
+        for is_enabled in (True, False) if number % 2 else (False, True):
+            with _polling(port) if is_enabled and self.polled else contextlib.nullcontext():
+                outcome = self.flow.run(enabled if is_enabled else disabled, length)
+            rates[is_enabled] = outcome.figures["rate"]
             workers += outcome.workers
         return rates[True] / rates[False]
 
-    def clean_up(self, broker: Running) -> None:
-        """Nothing is left after a run."""
+    def clean_up(self, broker: RunningBroker) -> None:
+        """Does nothing: a run leaves nothing behind."""
 
 
 @contextlib.contextmanager
-def _started(settings: Mapping[str, str]) -> Iterator[Running]:
+def _started(settings: Mapping[str, str]) -> Iterator[RunningBroker]:
     running = start(Kind.LEVERET, settings)
     try:
         yield running
@@ -78,14 +88,14 @@ def _started(settings: Mapping[str, str]) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def _polling(port: int) -> Iterator[None]:
-    """Somebody who looks every second, as a dashboard and a monitoring system would."""
+    """Query the HTTP API every second, as a dashboard and a monitoring system would."""
     done = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not done.wait(1.0):
-            _look(port)
+            _poll(port)
 
-    poller = threading.Thread(target=look, daemon=True)
+    poller = threading.Thread(target=poll, daemon=True)
     poller.start()
     try:
         yield
@@ -94,11 +104,11 @@ def _polling(port: int) -> Iterator[None]:
         poller.join()
 
 
-def _look(port: int) -> None:
+def _poll(port: int) -> None:
     login = b64encode(b"guest:guest").decode()
     for path in _POLLED:
         request = urllib.request.Request(
             f"http://{HOST}:{port}{path}", headers={"Authorization": f"Basic {login}"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            answer.read()
+        with urllib.request.urlopen(request, timeout=30) as response:
+            response.read()

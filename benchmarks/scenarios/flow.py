@@ -1,21 +1,21 @@
 """Throughput while publishing and consuming at the same time.
 
 The rate is all deliveries over the time from the first publish to the last delivery (and the last
-confirm), so a broker gains nothing by taking messages in faster than it hands them out.
+confirm), so a broker gains nothing by accepting messages faster than it delivers them.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.brokers import Running
+from benchmarks.brokers import RunningBroker
 from benchmarks.connection import Address
-from benchmarks.crew import Crew, Report, RunError
 from benchmarks.roles import Consumer, Publisher, Stream
-from benchmarks.scenarios.base import Outcome, Pace
+from benchmarks.scenarios.base import Outcome, RunLength
 from benchmarks.topology import Topology
+from benchmarks.workers import Report, RunError, WorkerPool
 
-_DRAIN_WITHIN = 180.0
+_DRAIN_TIMEOUT = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +34,30 @@ class Flow:
     arguments: dict[str, Any] = field(default_factory=dict)
     settles: bool = True
 
-    def prepare(self, broker: Running) -> None:
+    def prepare(self, broker: RunningBroker) -> None:
         self.topology.declare(broker.address)
 
-    def run(self, broker: Running, pace: Pace) -> Outcome:
-        publishers = [self._publisher(broker.address, s, pace) for s in self.streams]
+    def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
+        publishers = [self._publisher(broker.address, s, length) for s in self.streams]
         consumers = self._consumers(broker.address)
-        with Crew([*publishers, *consumers], consumers=len(consumers)) as crew:
-            crew.go()
-            sent = crew.reports(slice(len(publishers)), pace.seconds + _DRAIN_WITHIN)
+        with WorkerPool([*publishers, *consumers], consumers=len(consumers)) as pool:
+            pool.go()
+            sent = pool.reports(slice(len(publishers)), length.seconds + _DRAIN_TIMEOUT)
             expected = self.copies * sum(report.count for report in sent)
-            crew.tally.expect(expected)
-            got = crew.reports(slice(len(publishers), None), _DRAIN_WITHIN)
+            pool.counts.expect(expected)
+            got = pool.reports(slice(len(publishers), None), _DRAIN_TIMEOUT)
         check_count(got, expected)
         if self.settles and (left := self.topology.wait_empty(broker.address)):
             raise RunError(f"{left:,} messages are left in the queues although all were acked")
         elapsed = max(r.finished for r in [*sent, *got]) - min(r.started for r in sent)
         return Outcome({"rate": expected / elapsed}, (*sent, *got))
 
-    def clean_up(self, broker: Running) -> None:
+    def clean_up(self, broker: RunningBroker) -> None:
         self.topology.delete(broker.address)
 
-    def _publisher(self, address: Address, stream: Stream, pace: Pace) -> Publisher:
+    def _publisher(self, address: Address, stream: Stream, length: RunLength) -> Publisher:
         part = 100 if self.window else 600
-        return Publisher(address, stream, seconds=pace.seconds, window=self.window, part=part)
+        return Publisher(address, stream, seconds=length.seconds, window=self.window, part=part)
 
     def _consumers(self, address: Address) -> list[Consumer]:
         sources = self.sources or self.topology.queues

@@ -1,49 +1,49 @@
-"""What a broker costs before it does anything: start-up, resident memory, idle connections.
+"""What an idle broker costs: start-up time, resident memory, memory of idle connections.
 
-Every run starts a broker of its own with an empty directory; the one under test elsewhere stays
-up and idle.
+Every run starts a new broker with an empty directory; the broker that other workloads use stays
+idle meanwhile.
 """
 
 import contextlib
 import time
 from dataclasses import dataclass
 
-from benchmarks.brokers import Running, start
+from benchmarks.brokers import RunningBroker, start
 from benchmarks.connection import Connection
-from benchmarks.scenarios.base import Outcome, Pace
+from benchmarks.scenarios.base import Outcome, RunLength
 
 _MEGABYTE = 1_000_000
-_SETTLE = 3.0
+_SETTLE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Start, rest, weigh; open `connections` with a channel each, rest, weigh again."""
+    """Measure memory after the start, and again with `connections`, each with a channel."""
 
     connections: int = 1000
 
-    def prepare(self, broker: Running) -> None:
-        """Nothing: every run starts its own broker."""
+    def prepare(self, broker: RunningBroker) -> None:
+        """Does nothing: every run starts its own broker."""
 
-    def run(self, broker: Running, pace: Pace) -> Outcome:
+    def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
         fresh = start(broker.kind)
         try:
-            time.sleep(_SETTLE)
+            time.sleep(_SETTLE_SECONDS)
             idle = fresh.resident()
             with contextlib.ExitStack() as stack:
                 for _ in range(self.connections):
                     stack.enter_context(Connection(fresh.address))
-                time.sleep(_SETTLE)
-                crowded = fresh.resident()
+                time.sleep(_SETTLE_SECONDS)
+                connected = fresh.resident()
         finally:
             fresh.stop()
         return Outcome(
             {
                 "startup": fresh.seconds,
                 "idle": idle / _MEGABYTE,
-                "connection": (crowded - idle) / self.connections / 1000,
+                "connection": (connected - idle) / self.connections / 1000,
             }
         )
 
-    def clean_up(self, broker: Running) -> None:
-        """Nothing is left after a run."""
+    def clean_up(self, broker: RunningBroker) -> None:
+        """Does nothing: a run leaves nothing behind."""

@@ -1,7 +1,6 @@
-"""What queues cost while nothing happens: memory each, and the time of a restart with all of them.
+"""What idle queues cost: memory per queue, and the time of a restart with all of them.
 
-Every run starts brokers of its own: an empty one to be weighed, one in which the queues are made,
-and one that takes them up again.
+Every run starts a broker, measures its memory when empty and with the queues, and restarts it.
 """
 
 import tempfile
@@ -11,56 +10,56 @@ from pathlib import Path
 
 from pamqp import commands
 
-from benchmarks.brokers import Kind, Running, start
+from benchmarks.brokers import Kind, RunningBroker, start
 from benchmarks.connection import Address, Connection
-from benchmarks.crew import RunError
-from benchmarks.scenarios.base import Outcome, Pace
+from benchmarks.scenarios.base import Outcome, RunLength
+from benchmarks.workers import RunError
 
 _EXCHANGE = "bench.idle"
-_SETTLE = 3.0
+_SETTLE_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class IdleQueues:
-    """So many durable queues, each bound to one topic exchange by so many patterns."""
+    """`queues` durable queues, each bound to one topic exchange with `bindings` patterns."""
 
     queues: int = 5_000
     bindings: int = 5
 
-    def prepare(self, broker: Running) -> None:
-        """Nothing: every run starts its own brokers."""
+    def prepare(self, broker: RunningBroker) -> None:
+        """Does nothing: every run starts its own brokers."""
 
-    def run(self, broker: Running, pace: Pace) -> Outcome:
-        count = max(1, int(self.queues * pace.share))
+    def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
+        count = max(1, int(self.queues * length.share))
         with tempfile.TemporaryDirectory(prefix="leveret-bench-idle-") as home:
             data = Path(home)
             running = start(Kind.LEVERET, data=data)
             try:
-                empty = _weighed(running)
+                empty = _settled_memory(running)
                 self._declare(running.address, count)
-                made = _weighed(running)
+                declared = _settled_memory(running)
             finally:
                 running.stop()
             running = start(Kind.LEVERET, data=data)
             try:
                 with Connection(running.address) as connection:
                     _check(connection, count)
-                found = _weighed(running)
+                recovered = _settled_memory(running)
             finally:
                 running.stop()
         return Outcome(
             {
-                "made": (made - empty) / count / 1000,
-                "found": (found - empty) / count / 1000,
+                "made": (declared - empty) / count / 1000,
+                "found": (recovered - empty) / count / 1000,
                 "startup": running.seconds,
             }
         )
 
-    def clean_up(self, broker: Running) -> None:
-        """Nothing is left after a run."""
+    def clean_up(self, broker: RunningBroker) -> None:
+        """Does nothing: a run leaves nothing behind."""
 
     def _declare(self, address: Address, count: int) -> None:
-        """Only the last of them is answered, and so stands for all of them."""
+        """Only the last declaration waits for its reply, which covers all of them."""
         with Connection(address) as connection:
             exchange = commands.Exchange.Declare(
                 exchange=_EXCHANGE, exchange_type="topic", durable=True
@@ -84,12 +83,12 @@ def _name(number: int) -> str:
 
 
 def _check(connection: Connection, count: int) -> None:
-    """The last one is there; a queue that is not would be refused."""
-    found = connection.call(commands.Queue.Declare(queue=_name(count - 1), passive=True))
-    if found.queue != _name(count - 1):
-        raise RunError(f"asked for {_name(count - 1)}, told of {found.queue}")
+    """Check that the last queue exists; a missing one raises RefusedError."""
+    reply = connection.call(commands.Queue.Declare(queue=_name(count - 1), passive=True))
+    if reply.queue != _name(count - 1):
+        raise RunError(f"declared {_name(count - 1)}, got {reply.queue}")
 
 
-def _weighed(running: Running) -> int:
-    time.sleep(_SETTLE)
+def _settled_memory(running: RunningBroker) -> int:
+    time.sleep(_SETTLE_SECONDS)
     return running.resident()

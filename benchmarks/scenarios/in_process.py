@@ -1,8 +1,8 @@
-"""How soon a broker inside the caller's own process is ready, once it is imported.
+"""The start time of a broker in the caller's process, without the time of its import.
 
-Measured in a fresh process, because a benchmark's own has imported half of Leveret already. Each
-start is followed by a connection, so that ready means ready. The first start of a process, which
-loads what is imported late, is told apart from the later ones.
+It is measured in a new process, because the benchmark's own has already imported much of Leveret.
+Each start includes a connection, to be sure that the broker is ready. The first start of a process,
+which includes late imports, is reported separately.
 """
 
 import statistics
@@ -10,8 +10,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from benchmarks.brokers import Running
-from benchmarks.scenarios.base import Outcome, Pace
+from benchmarks.brokers import RunningBroker
+from benchmarks.scenarios.base import Outcome, RunLength
 
 _PROGRAM = """
 import asyncio, socket, sys, time
@@ -39,25 +39,25 @@ for _ in range(int(sys.argv[2])):
 
 @dataclass(frozen=True, slots=True)
 class InProcess:
-    """`starts` brokers one after the other in one process, for each way of starting."""
+    """Starts `starts` brokers one after the other in one process, for each API."""
 
     starts: int = 20
 
-    def prepare(self, broker: Running) -> None:
-        """Nothing: every run starts its own brokers."""
+    def prepare(self, broker: RunningBroker) -> None:
+        """Does nothing: every run starts its own brokers."""
 
-    def run(self, broker: Running, pace: Pace) -> Outcome:
+    def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
         figures: dict[str, float] = {}
-        for way in ("asyncio", "threaded"):
-            first, *later = self._measure(way)
-            figures[f"{way}-first"] = first * 1000
-            figures[way] = statistics.median(later) * 1000
+        for api in ("asyncio", "threaded"):
+            first, *later = self._measure(api)
+            figures[f"{api}-first"] = first * 1000
+            figures[api] = statistics.median(later) * 1000
         return Outcome(figures)
 
-    def clean_up(self, broker: Running) -> None:
-        """Nothing is left after a run."""
+    def clean_up(self, broker: RunningBroker) -> None:
+        """Does nothing: a run leaves nothing behind."""
 
-    def _measure(self, way: str) -> list[float]:
-        command = [sys.executable, "-c", _PROGRAM, way, str(max(2, self.starts))]
-        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-        return [float(line) for line in said.stdout.split()]
+    def _measure(self, api: str) -> list[float]:
+        command = [sys.executable, "-c", _PROGRAM, api, str(max(2, self.starts))]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+        return [float(line) for line in done.stdout.split()]

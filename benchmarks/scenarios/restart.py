@@ -1,8 +1,8 @@
-"""Starting on a long log, and reading its end: neither may depend on how long it is.
+"""Starting a broker with a long log, and reading the log's end: neither may depend on its length.
 
-The log is declared by a broker and then written directly, through the log library and without
-syncs, because publishing ten million records would take minutes: the files are the same. They are
-read from the page cache by whoever opens them next, as after any stop or crash of a broker.
+A broker declares the log; then its files are written directly with the log library, without syncs,
+because publishing ten million records would take minutes. The files are the same. The broker then
+reads them from the page cache, as after any stop or crash.
 """
 
 import tempfile
@@ -11,42 +11,42 @@ from pathlib import Path
 
 from pamqp import commands
 
-from benchmarks.brokers import Kind, Running, start
+from benchmarks.brokers import Kind, RunningBroker, start
 from benchmarks.connection import Address, Connection
-from benchmarks.crew import Crew, Report, RunError
 from benchmarks.frames import delivery_mode
 from benchmarks.roles import Consumer
-from benchmarks.scenarios.base import Outcome, Pace
+from benchmarks.scenarios.base import Outcome, RunLength
 from benchmarks.scenarios.flow import check_count
 from benchmarks.topology import Topology
-from queues.log import Partition, PartitionSettings
+from benchmarks.workers import Report, RunError, WorkerPool
+from leveret.queues.log.files import Partition, PartitionSettings
 
-_WITHIN = 300.0
+_TIMEOUT = 300.0
 _BODY = bytes(100)
 
 
 @dataclass(frozen=True, slots=True)
 class LongLog:
-    """`records` in `segments`; `tail` of them are read at the end."""
+    """A log of `records` in `segments`; the last `tail` of them are read."""
 
     topology: Topology
     records: int = 10_000_000
     segments: int = 1_000
     tail: int = 300_000
 
-    def prepare(self, broker: Running) -> None:
-        """Nothing: every run starts its own broker."""
+    def prepare(self, broker: RunningBroker) -> None:
+        """Does nothing: every run starts its own broker."""
 
-    def run(self, broker: Running, pace: Pace) -> Outcome:
-        each = int(self.records * pace.share) // self.segments
-        count, tail = each * self.segments, int(self.tail * pace.share)
+    def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
+        each = int(self.records * length.share) // self.segments
+        count, tail = each * self.segments, int(self.tail * length.share)
         with tempfile.TemporaryDirectory(prefix="leveret-bench-log-") as home:
             data = Path(home)
-            before = start(Kind.LEVERET, data=data)
+            first = start(Kind.LEVERET, data=data)
             try:
-                self.topology.declare(before.address)
+                self.topology.declare(first.address)
             finally:
-                before.stop()
+                first.stop()
             self._write(data, each)
             running = start(Kind.LEVERET, data=data)
             try:
@@ -57,8 +57,8 @@ class LongLog:
         rate = tail / (read.finished - read.started)
         return Outcome({"startup": running.seconds, "tail": rate}, (read,))
 
-    def clean_up(self, broker: Running) -> None:
-        """Nothing is left after a run."""
+    def clean_up(self, broker: RunningBroker) -> None:
+        """Does nothing: a run leaves nothing behind."""
 
     def _write(self, data: Path, each: int) -> None:
         (directory,) = (data / "logs").iterdir()
@@ -73,9 +73,9 @@ class LongLog:
     def _check(self, address: Address, count: int) -> None:
         (name,) = self.topology.queues
         with Connection(address) as connection:
-            found = connection.call(commands.Queue.Declare(queue=name, passive=True))
-        if found.message_count != count:
-            raise RunError(f"{count:,} records written, {found.message_count:,} found")
+            reply = connection.call(commands.Queue.Declare(queue=name, passive=True))
+        if reply.message_count != count:
+            raise RunError(f"{count:,} records written, {reply.message_count:,} found")
 
     def _read(self, address: Address, offset: int, count: int) -> Report:
         consumer = Consumer(
@@ -86,9 +86,9 @@ class LongLog:
             late=True,
             arguments={"x-stream-offset": offset},
         )
-        with Crew([consumer], consumers=1) as crew:
-            crew.tally.expect(count)
-            crew.go()
-            reports = crew.reports(slice(None), _WITHIN)
+        with WorkerPool([consumer], consumers=1) as pool:
+            pool.counts.expect(count)
+            pool.go()
+            reports = pool.reports(slice(None), _TIMEOUT)
         check_count(reports, count)
         return reports[0]

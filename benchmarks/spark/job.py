@@ -1,8 +1,8 @@
-"""One Spark session's share of the measuring: `python -m benchmarks.spark.job …`, JSON comes out.
+"""The measurements in one Spark session: `python -m benchmarks.spark.job …`, which prints JSON.
 
-A process of its own per number of cores, because a JVM has one session's settings for life. Every
-way of every table runs once to warm up and then in turns, so that whatever else the machine does
-falls on all of them.
+Each number of cores needs its own process, because the settings of a JVM's session cannot change.
+Every method runs once per table to warm up, and then the methods alternate, so that other activity
+of the machine affects all of them.
 """
 
 import argparse
@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.spark.ways import TupleSource, remove, written_by
-from spark_sink.session import session
+from benchmarks.spark.methods import TupleSource, remove, write_with
+from leveret.spark_sink.session import session
 
 
 def main() -> int:
@@ -22,30 +22,30 @@ def main() -> int:
     parser.add_argument("--cores", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--tables", required=True)
-    parser.add_argument("--ways", required=True)
-    given = parser.parse_args()
-    found: dict[str, dict[str, list[float]]] = {}
-    with session("benchmark", f"local[{given.cores}]") as spark:
+    parser.add_argument("--methods", required=True)
+    options = parser.parse_args()
+    results: dict[str, dict[str, list[float]]] = {}
+    with session("benchmark", f"local[{options.cores}]") as spark:
         spark.dataSource.register(TupleSource)
-        for table in given.tables.split(","):
+        for table in options.tables.split(","):
             counts: set[int] = set()
-            rates: dict[str, list[float]] = {way: [] for way in given.ways.split(",")}
-            for number in range(given.rounds + 1):
-                for way in rates if number % 2 else reversed(rates):
-                    out = given.scratch / f"{table}-{way}"
+            rates: dict[str, list[float]] = {method: [] for method in options.methods.split(",")}
+            for number in range(options.rounds + 1):
+                for method in rates if number % 2 else reversed(rates):
+                    out = options.scratch / f"{table}-{method}"
                     remove(out)
                     began = time.monotonic()
-                    count = written_by(way, spark, given.data_dir, table, out)
-                    taken = time.monotonic() - began
+                    count = write_with(method, spark, options.data_dir, table, out)
+                    elapsed = time.monotonic() - began
                     remove(out)
                     counts.add(count)
                     if number:
-                        rates[way].append(count / taken)
+                        rates[method].append(count / elapsed)
             if len(counts) != 1:
-                print(f"{table}: the ways wrote different numbers of rows: {counts}")
+                print(f"{table}: the methods wrote different numbers of rows: {counts}")
                 return 1
-            found[table] = rates | {"rows": [float(counts.pop())]}
-    json.dump(found, sys.stdout)
+            results[table] = rates | {"rows": [float(counts.pop())]}
+    json.dump(results, sys.stdout)
     return 0
 
 

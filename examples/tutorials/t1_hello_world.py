@@ -1,8 +1,8 @@
 """Lesson 1: a queue between two programs.
 
-The sender does not know who will read, the receiver does not know who wrote, and neither
-needs the other to be running: the queue is where they meet. Both declare it, because either
-may come first, and declaring what exists changes nothing.
+Sender and receiver do not know each other, and neither needs the other to be running: both use
+the same queue. Both declare it, because either may start first, and declaring an existing queue
+changes nothing.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 """Lesson 2: sharing work among workers.
 
-Start as many workers as you like: each task goes to one of them. A worker acknowledges a task
-when it is *done*; if it dies before, the broker gives the task to another. The queue is
-durable and the tasks are persistent, so a restart of the broker loses none, and a prefetch of
-one gives the next task to whoever is free rather than to whoever is next in line.
+Start as many workers as you like: each task is delivered to one of them. A worker acknowledges a
+task when it is *done*; if the worker dies before, the broker redelivers the task to another one.
+The queue is durable and the tasks are persistent, so a restart of the broker loses none. With a
+prefetch of one, the next task goes to a worker that is free, not to the next one in turn.
 
-Every dot in a task costs a tenth of a second of work.
+Every dot in a task takes a tenth of a second of work.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Lesson 3: everybody gets a copy.
+"""Lesson 3: every subscriber gets a copy.
 
-A publisher speaks to an exchange, never to a queue. A fanout exchange copies each message to
-every queue bound to it, so each listener brings a queue of its own: the broker makes up the
-name, and `exclusive` ties its life to the listener's connection. Who listens later has missed
-what was said before.
+A publisher publishes to an exchange, never to a queue. A fanout exchange copies each message to
+every queue bound to it, so each subscriber declares its own queue: the broker generates the name,
+and the queue is `exclusive`, so it is deleted with the subscriber's connection. A subscriber does
+not receive messages published before it was bound.
 """
 
 import argparse
@@ -27,14 +27,14 @@ def listen(channel, count):
     for number, (_method, _properties, body) in enumerate(
         channel.consume(own_queue, auto_ack=True), start=1
     ):
-        print(f"heard: {body.decode()}", flush=True)
+        print(f"received: {body.decode()}", flush=True)
         if number == count:
             break
     channel.cancel()
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Lesson 3: everybody gets a copy")
+    parser = argparse.ArgumentParser(description="Lesson 3: every subscriber gets a copy")
     roles = parser.add_subparsers(dest="role", required=True)
     roles.add_parser("publish").add_argument("text")
     roles.add_parser("listen").add_argument("--count", type=int)

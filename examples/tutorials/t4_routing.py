@@ -1,8 +1,8 @@
-"""Lesson 4: only what was asked for.
+"""Lesson 4: selecting messages by routing key.
 
-A direct exchange compares the routing key of a message with the keys of its bindings. A queue
-may be bound many times: a watcher of `error` and `warning` binds its one queue twice. What no
-binding wants, the broker drops.
+A direct exchange compares the routing key of a message with the keys of its bindings. A queue can
+have several bindings: a watcher of `error` and `warning` binds its queue twice. The broker drops
+a message that matches no binding.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def watch(channel, levels, count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Lesson 4: only what was asked for")
+    parser = argparse.ArgumentParser(description="Lesson 4: selecting messages by routing key")
     roles = parser.add_subparsers(dest="role", required=True)
     reporter = roles.add_parser("report")
     reporter.add_argument("level", choices=LEVELS)

@@ -1,8 +1,8 @@
-"""Lesson 5: patterns of words.
+"""Lesson 5: selecting messages by pattern.
 
-Routing keys of a topic exchange are words with dots between them, here
-`<region>.<species>.<what happened>`. A binding may put `*` for exactly one word and `#` for
-any number of them: `north.#` follows one region, `*.hare.*` one species everywhere, `#` all.
+Routing keys of a topic exchange are words separated by dots, here
+`<region>.<species>.<what happened>`. In a binding, `*` matches exactly one word and `#` any number
+of words: `north.#` matches one region, `*.hare.*` one species everywhere, `#` everything.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def follow(channel, patterns, count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Lesson 5: patterns of words")
+    parser = argparse.ArgumentParser(description="Lesson 5: selecting messages by pattern")
     roles = parser.add_subparsers(dest="role", required=True)
     announcer = roles.add_parser("announce")
     announcer.add_argument("key", help="for example north.hare.seen")

@@ -1,10 +1,10 @@
-"""Lesson 6: question and answer.
+"""Lesson 6: request and reply.
 
-The asker brings an exclusive queue for the answers and names it in `reply_to`; a
-`correlation_id` tells which answer belongs to which question, so many may be on their way at
-once and come back in any order. The server needs to know neither in advance.
+The client declares an exclusive queue for the replies and names it in `reply_to`; the
+`correlation_id` tells which reply belongs to which request, so several requests can be outstanding
+and replies can arrive in any order. The server knows neither in advance.
 
-The service counts the steps of a number down to 1 by the Collatz rule.
+The service counts the steps from a number to 1 in the Collatz sequence.
 """
 
 import argparse
@@ -26,10 +26,10 @@ def collatz_steps(number):
 
 
 def serve(channel, count):
-    answered = 0
+    replies = 0
 
-    def on_question(channel, method, properties, body):
-        nonlocal answered
+    def on_request(channel, method, properties, body):
+        nonlocal replies
         steps = collatz_steps(int(body))
         channel.basic_publish(
             "",
@@ -39,38 +39,38 @@ def serve(channel, count):
         )
         channel.basic_ack(method.delivery_tag)
         print(f"answered: {int(body)} takes {steps} steps", flush=True)
-        answered += 1
-        if answered == count:
+        replies += 1
+        if replies == count:
             channel.stop_consuming()
 
     channel.basic_qos(prefetch_count=1)
-    channel.basic_consume(QUEUE, on_question)
-    print("waiting for questions", flush=True)
+    channel.basic_consume(QUEUE, on_request)
+    print("waiting for requests", flush=True)
     channel.start_consuming()
 
 
 def ask(channel, numbers):
     replies = channel.queue_declare("", exclusive=True).method.queue
-    open_questions = {}
+    pending = {}
     for number in numbers:
-        ticket = str(uuid.uuid4())
-        open_questions[ticket] = number
+        correlation_id = str(uuid.uuid4())
+        pending[correlation_id] = number
         channel.basic_publish(
             "",
             QUEUE,
             str(number).encode(),
-            pika.BasicProperties(reply_to=replies, correlation_id=ticket),
+            pika.BasicProperties(reply_to=replies, correlation_id=correlation_id),
         )
     for _method, properties, body in channel.consume(replies, auto_ack=True):
-        number = open_questions.pop(properties.correlation_id)
+        number = pending.pop(properties.correlation_id)
         print(f"{number} takes {body.decode()} steps", flush=True)
-        if not open_questions:
+        if not pending:
             break
     channel.cancel()
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Lesson 6: question and answer")
+    parser = argparse.ArgumentParser(description="Lesson 6: request and reply")
     roles = parser.add_subparsers(dest="role", required=True)
     roles.add_parser("serve").add_argument("--count", type=int)
     roles.add_parser("ask").add_argument("numbers", nargs="+", type=int)

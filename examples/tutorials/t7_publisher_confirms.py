@@ -1,10 +1,11 @@
-"""Lesson 7: knowing that the broker has it.
+"""Lesson 7: publisher confirms.
 
-With confirms switched on, the broker answers every publish: an ack when the message is safe in
-all its queues, a nack when it could not take it. `single` waits for each answer in turn, which
-is simple and slow. `pipelined` keeps many on their way and ticks them off as the answers come;
-one answer may cover all numbers up to its own (`multiple`). `unroutable` marks a message
-`mandatory`, so that one nobody would receive comes back instead of vanishing.
+In confirm mode the broker confirms every publish: with an ack when all queues have stored the
+message, with a nack when the broker could not accept it. `single` waits for each confirm before
+the next publish, which is simple and slow. `pipelined` publishes many messages and removes them
+from a set as their confirms arrive; one confirm may cover all messages up to its number
+(`multiple`). `unroutable` publishes a message as `mandatory`, so that the broker returns it instead
+of dropping it when no queue would receive it.
 """
 
 import argparse
@@ -24,18 +25,18 @@ def single(count):
         queue = channel.queue_declare("", exclusive=True).method.queue
         channel.confirm_delivery()
         for number in range(count):
-            # In confirm mode this returns when the broker has answered, or raises.
+            # In confirm mode this returns after the confirm, or raises.
             channel.basic_publish("", queue, str(number).encode(), PERSISTENT)
-        held = channel.queue_declare(queue, passive=True).method.message_count
-    print(f"confirmed {count} one by one, the queue holds {held}")
+        messages = channel.queue_declare(queue, passive=True).method.message_count
+    print(f"confirmed {count} one by one, the queue holds {messages}")
 
 
 class Pipeline:
-    """Publishes everything at once on pika's event-driven connection, then awaits the acks."""
+    """Publishes all messages on pika's event-driven connection, then waits for the confirms."""
 
     def __init__(self, count):
         self.count = count
-        self.open_numbers = set()
+        self.unconfirmed = set()
         self.nacked = 0
         self.connection = pika.SelectConnection(
             pika.URLParameters(URL),
@@ -53,20 +54,20 @@ class Pipeline:
 
     def on_queue(self, frame):
         self.queue = frame.method.queue
-        self.channel.confirm_delivery(self.on_answer, callback=self.publish_all)
+        self.channel.confirm_delivery(self.on_confirm, callback=self.publish_all)
 
     def publish_all(self, _frame):
         for number in range(1, self.count + 1):
-            self.open_numbers.add(number)
+            self.unconfirmed.add(number)
             self.channel.basic_publish("", self.queue, str(number).encode(), PERSISTENT)
 
-    def on_answer(self, frame):
+    def on_confirm(self, frame):
         tag = frame.method.delivery_tag
-        settled = {n for n in self.open_numbers if n <= tag} if frame.method.multiple else {tag}
-        self.open_numbers -= settled
+        confirmed = {n for n in self.unconfirmed if n <= tag} if frame.method.multiple else {tag}
+        self.unconfirmed -= confirmed
         if isinstance(frame.method, pika.spec.Basic.Nack):
-            self.nacked += len(settled)
-        if not self.open_numbers:
+            self.nacked += len(confirmed)
+        if not self.unconfirmed:
             self.connection.add_on_close_callback(lambda *_: self.connection.ioloop.stop())
             self.connection.close()
 
@@ -75,9 +76,9 @@ def pipelined(count):
     pipeline = Pipeline(count)
     began = time.perf_counter()
     pipeline.run()
-    took = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     print(f"confirmed {count - pipeline.nacked} in a pipeline, {pipeline.nacked} refused")
-    print(f"that took {took:.3f} s")
+    print(f"that took {seconds:.3f} s")
 
 
 def unroutable(_count):
@@ -88,11 +89,11 @@ def unroutable(_count):
             channel.basic_publish("", "lesson-7-nobody", b"anyone?", mandatory=True)
         except pika.exceptions.UnroutableError as error:
             returned = error.messages[0]
-            print(f"came back: {returned.body.decode()} ({returned.method.reply_text})")
+            print(f"returned: {returned.body.decode()} ({returned.method.reply_text})")
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Lesson 7: knowing that the broker has it")
+    parser = argparse.ArgumentParser(description="Lesson 7: publisher confirms")
     parser.add_argument("role", choices=("single", "pipelined", "unroutable"))
     parser.add_argument("--count", type=int, default=100)
     options = parser.parse_args()

@@ -1,18 +1,23 @@
-"""One module per group of endpoints; `ROUTERS` is all of them."""
+"""One module for each group of endpoints; `ROUTERS` are all of them.
+
+Endpoints and dependencies are coroutines: FastAPI would run a plain function on a worker thread,
+and the broker's objects belong to the event loop's thread.
+"""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 
-from http_admin.routes import (
+from leveret.http_admin.routes import (
     audit,
+    bindings,
     connections,
     definitions,
     docs,
+    exchanges,
     health,
     history,
     live,
-    log_members,
     logs,
     messages,
     metrics,
@@ -21,10 +26,9 @@ from http_admin.routes import (
     parameters,
     permissions,
     policies,
-    scheduled,
+    queues,
     session,
     streams,
-    topology,
     users,
     vhosts,
 )
@@ -40,8 +44,9 @@ ROUTERS: tuple[APIRouter, ...] = (
     connections.router,
     docs.router,
     audit.router,
-    topology.router,
-    scheduled.router,
+    exchanges.router,
+    queues.router,
+    bindings.router,
     messages.router,
     vhosts.router,
     users.router,
@@ -50,6 +55,5 @@ ROUTERS: tuple[APIRouter, ...] = (
     parameters.router,
     definitions.router,
     logs.router,
-    log_members.router,
     streams.router,
 )

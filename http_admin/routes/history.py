@@ -1,330 +1,289 @@
-"""What happened to messages: how much is kept, one message's life, all of it for Spark.
+"""Message history: how much there is, the life of one message, all of it for Spark.
 
-Who may see what. A life is shown to users who may look into its vhost; the body only to those who
-may read one of the queues it was in, or to administrators. Whole history goes to users with the
-tag monitoring, of those vhosts whose queues and exchanges they may all read. What a vhost of the
-same name had before it was deleted and made anew is for administrators alone. A queue without
-history has a journal for itself; it is shown to nobody.
+Authorization: users who may access the vhost see the life of a message; its body only those who may
+read one of the queues it was in, and administrators. The whole history is for users with the tag
+monitoring, and only of vhosts in which they may read all queues and exchanges. The history that a
+deleted vhost of the same name left behind is for administrators alone. A queue without history
+keeps a journal for itself, which no user sees.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
+import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
-from http_admin.auth import CurrentUser, Hub, require_tag, visible_vhosts
-from http_admin.durable import until_durable
-from http_admin.errors import ApiError, bad_request, not_found
-from http_admin.shapes import MessageProperties
-from http_admin.surroundings import Around, HistorySource
-from http_admin.turns import InTurn
-from http_admin.views import Row
 from leveret.broker import Action, Broker, User
-from leveret.broker.delays import KIND as DELAYED
+from leveret.broker.publishing.delayed import KIND as DELAYED
+from leveret.http_admin.auth import AppBroker, CurrentUser, require_tag, visible_vhosts
+from leveret.http_admin.commit import until_committed
+from leveret.http_admin.content import MAX_SHOWN_BODY, text_or_base64
+from leveret.http_admin.context import Context, HistorySource
+from leveret.http_admin.errors import ApiError, bad_request, not_found
+from leveret.http_admin.json_response import json_safe
+from leveret.http_admin.middleware.concurrency import ResponseSlot
+from leveret.http_admin.responses import ERROR_RESPONSES
+from leveret.http_admin.schemas.common import MessageProperties
+from leveret.http_admin.schemas.messages import (
+    HistoryRanges,
+    HistoryRow,
+    TracedMessage,
+    TraceEvent,
+    TraceRow,
+)
 from leveret.model.history import EventKind, Keep
-from leveret.model.properties import decode_properties
-from queues.storage.directory import DATABASE_NAME
-from queues.storage.history import Happening, HistoryReader, Life
-from queues.storage.holdings import HoldingsReader
+from leveret.model.message import decode_properties
+from leveret.queues.storage.directory import DATABASE_NAME
+from leveret.queues.storage.history import (
+    HistoryReader,
+    HistoryTotalsReader,
+    MessageEvent,
+    MessageHistory,
+)
 
-router = APIRouter(prefix="/api", tags=["history"])
-MOST_LIVES = 20
+router = APIRouter(prefix="/api", tags=["history"], responses=ERROR_RESPONSES)
+MAX_LIVES = 20
+MAX_PAUSE_SECONDS = 0.2
+MAX_MESSAGE_ID_BYTES = 255
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
+_MONITORING = [require_tag("monitoring")]
 
 
-class HistoryRow(BaseModel):
-    size_bytes: int
-    limit_bytes: int
-    first_time: int | None = Field(description="Unix milliseconds of the oldest event kept.")
-    last_time: int | None
-    messages: int
-    events: int
-    mode: str = Field(description="full, metadata, off, or memory: kept nowhere.")
-
-
-class TraceEvent(BaseModel):
-    time_ms: int
-    event: str
-    message: int = Field(description="The internal id of the message it happened to.")
-    queue: str | None
-    consumer: str | None
-    connection: str | None
-    user: str | None
-    redelivered: bool
-    detail: str | None
-
-
-class TracedMessage(BaseModel):
-    id: int
-    vhost: str
-    exchange: str
-    routing_key: str
-    time_ms: int
-    properties: MessageProperties
-    payload_bytes: int
-    kept: str = Field(description="full or metadata.")
-    payload: str | None = None
-    payload_encoding: str | None = None
-
-
-class TraceRow(BaseModel):
-    message: TracedMessage
-    events: list[TraceEvent]
-
-
-async def _holdings(request: Request, hub: Hub) -> HoldingsReader | None:
-    """Made at the first question; a broker in memory has none."""
-    if hub.settings.memory:
+async def _totals_reader(request: Request, broker: AppBroker) -> HistoryTotalsReader | None:
+    """Created by the first request; None if the broker runs in memory."""
+    if broker.settings.memory:
         return None
     state = request.app.state
-    if not hasattr(state, "holdings"):
-        state.holdings = HoldingsReader(hub.settings.data_dir)
-    reader: HoldingsReader = state.holdings
+    if not hasattr(state, "history_totals"):
+        state.history_totals = HistoryTotalsReader(broker.settings.data_dir)
+    reader: HistoryTotalsReader = state.history_totals
     return reader
 
 
-@router.get("/history", response_model=HistoryRow)
+@router.get("/history")
 async def get_history(
-    hub: Hub,
+    broker: AppBroker,
     user: CurrentUser,
-    reader: Annotated[HoldingsReader | None, Depends(_holdings)],
-) -> Row:
-    """How much history is kept, and since when."""
-    settings = hub.settings
-    row: Row = {"limit_bytes": settings.history_max_bytes, "mode": settings.history}
+    reader: Annotated[HistoryTotalsReader | None, Depends(_totals_reader)],
+) -> HistoryRow:
+    """How much history is stored, and since when."""
+    limit = broker.settings.history_max_bytes
     if reader is None:
-        nothing = dict.fromkeys(("size_bytes", "messages", "events"), 0)
-        return row | nothing | {"first_time": None, "last_time": None, "mode": "memory"}
-    held = await reader.read()
-    return row | {
-        "size_bytes": held.bytes,
-        "first_time": held.first_ms,
-        "last_time": held.last_ms,
-        "messages": held.messages,
-        "events": held.events,
+        return {
+            "limit_bytes": limit,
+            "mode": "memory",
+            "size_bytes": 0,
+            "messages": 0,
+            "events": 0,
+            "first_time": None,
+            "last_time": None,
+        }
+    stored = await reader.read()
+    return {
+        "limit_bytes": limit,
+        "mode": broker.settings.history,
+        "size_bytes": stored.bytes,
+        "first_time": stored.first_ms,
+        "last_time": stored.last_ms,
+        "messages": stored.messages,
+        "events": stored.events,
     }
 
 
-# One message's life ------------------------------------------------------------------------------
+# The life of one message -------------------------------------------------------------------------
 
 
-@router.get("/trace", response_model=TraceRow, dependencies=[InTurn])
+@router.get("/trace", dependencies=[ResponseSlot])
 async def trace(
-    hub: Hub,
+    broker: AppBroker,
     user: CurrentUser,
     id: Annotated[int | None, Query(ge=1, lt=1 << 63, description="The broker's own id.")] = None,
     message_id: Annotated[str | None, Query(max_length=255, description="The property.")] = None,
-    vhost: Annotated[str | None, Query(description="Look in this vhost only.")] = None,
-) -> Row:
-    """One message's life: published, delivered, acked, …
+    vhost: Annotated[str | None, Query(description="Search this vhost only.")] = None,
+) -> TraceRow:
+    """The life of one message: published, delivered, acked, …
 
-    By the property `message_id` several messages may be found, such as one that was dead-lettered
-    and published again: their events are shown together, `message` is the first of them.
+    Several messages may have the same `message_id`, such as one that was dead-lettered and
+    published again: their events are returned together, and `message` is the first of them.
     """
     if (id is None) == (not message_id):
         raise bad_request("give either id or message_id")
-    if hub.settings.memory:
-        raise not_found("this broker works in memory and keeps no history")
-    await until_durable(hub)
-    reader = HistoryReader(hub.settings.data_dir / DATABASE_NAME)
-    ids = [id] if id is not None else await _named(reader, message_id or "")
-    allowed = {one.name for one in visible_vhosts(hub, user)}
+    if broker.settings.memory:
+        raise not_found("this broker runs in memory and stores no history")
+    await until_committed(broker)
+    reader = HistoryReader(broker.settings.data_dir / DATABASE_NAME)
+    ids = [id] if id is not None else await _ids_of(reader, message_id or "")
+    allowed = {visible.name for visible in visible_vhosts(broker, user)}
     if vhost is not None:
         allowed &= {vhost}
-    seen: list[Life] = []
-    for one in ids:
-        life = await reader.life(one)
+    lives: list[MessageHistory] = []
+    for message in ids:
+        life = await reader.message(message)
         if life is None or life.keep is Keep.NOTHING or _vhost_of(life) not in allowed:
             continue
-        if _is_of_this(hub, user, life):
-            seen.append(life)
-        if len(seen) == MOST_LIVES:
+        if _is_of_current_vhost(broker, user, life):
+            lives.append(life)
+        if len(lives) == MAX_LIVES:
             break
-    if not seen:
+    if not lives:
         raise not_found("no such message in the history")
-    return _told(hub, user, seen)
+    return _trace_row(broker, user, lives)
 
 
-async def _named(reader: HistoryReader, message_id: str) -> list[int]:
-    """Found by the bytes of the property; those that only look like it are dropped."""
-    name = message_id.encode()
-    if len(name) > 255:
-        raise bad_request("a message_id has at most 255 octets")
+async def _ids_of(reader: HistoryReader, message_id: str) -> list[int]:
+    """Messages with this property. The reader finds its bytes; other matches are dropped."""
+    encoded = message_id.encode()
+    if len(encoded) > MAX_MESSAGE_ID_BYTES:
+        raise bad_request(f"a message_id has at most {MAX_MESSAGE_ID_BYTES} bytes")
     return [
-        one
-        for one, properties in sorted(await reader.find(bytes([len(name)]) + name))
+        message
+        for message, properties in sorted(await reader.find(bytes([len(encoded)]) + encoded))
         if decode_properties(properties).get("message_id") == message_id
     ]
 
 
-def _vhost_of(life: Life) -> str:
+def _vhost_of(life: MessageHistory) -> str:
     if life.publisher is not None and life.publisher.vhost:
         return life.publisher.vhost
-    return next((one.vhost for one in life.happenings if one.vhost), "")
+    return next((event.vhost for event in life.events if event.vhost), "")
 
 
-def _is_of_this(hub: Broker, user: User, life: Life) -> bool:
-    """And not of a vhost that had its name before."""
-    return "administrator" in user.tags or life.time_ms >= hub.vhosts[_vhost_of(life)].born_ms
+def _is_of_current_vhost(broker: Broker, user: User, life: MessageHistory) -> bool:
+    """Whether the user may see it although an earlier vhost may have had the same name."""
+    created_ms = broker.vhosts[_vhost_of(life)].created_ms
+    return "administrator" in user.tags or life.time_ms >= created_ms
 
 
-def _told(hub: Broker, user: User, lives: list[Life]) -> Row:
+def _trace_row(broker: Broker, user: User, lives: list[MessageHistory]) -> TraceRow:
     events = [
-        _event(life, one) for life in lives for one in life.happenings if _has_history(hub, one)
+        _event_row(life, event)
+        for life in lives
+        for event in life.events
+        if _has_history(broker, event)
     ]
     events.sort(key=lambda event: event["time_ms"])
-    return {"message": _message(lives[0], _may_read(hub, user, lives[0])), "events": events}
+    first = lives[0]
+    return {
+        "message": _message_row(first, _may_read(broker, user, first)),
+        "events": events,
+        "parents": {life.id: life.parent for life in lives if life.parent is not None},
+    }
 
 
-def _has_history(hub: Broker, one: Happening) -> bool:
-    """As its queue is governed now; deleted ones as if they were there."""
-    if not one.queue:
+def _has_history(broker: Broker, event: MessageEvent) -> bool:
+    """By the queue's current policy; that of a deleted queue as if it existed."""
+    if not event.queue:
         return True
-    asked = hub.policies.effective(one.vhost, one.queue, one.queue_kind).definition
-    return bool(asked.get("history", hub.settings.history) != "off")
+    policy = broker.policies.effective(event.vhost, event.queue, event.queue_kind).definition
+    return bool(policy.get("history", broker.settings.history) != "off")
 
 
-def _may_read(hub: Broker, user: User, life: Life) -> bool:
+def _may_read(broker: Broker, user: User, life: MessageHistory) -> bool:
     if "administrator" in user.tags:
         return True
-    queues = {(one.vhost, one.queue) for one in life.happenings if one.queue}
-    allows = hub.users.allows
-    return any(allows(user.name, vhost, Action.GET, queue=queue) for vhost, queue in queues)
+    queues = {(event.vhost, event.queue) for event in life.events if event.queue}
+    is_authorized = broker.users.is_authorized
+    return any(is_authorized(user.name, vhost, Action.GET, queue=name) for vhost, name in queues)
 
 
-def _message(life: Life, with_body: bool) -> Row:
-    row: Row = {
+def _message_row(life: MessageHistory, with_body: bool) -> TracedMessage:
+    row: TracedMessage = {
         "id": life.id,
         "vhost": _vhost_of(life),
         "exchange": life.exchange,
         "routing_key": life.routing_key,
         "time_ms": life.time_ms,
-        "properties": decode_properties(life.properties),
+        "properties": cast(MessageProperties, json_safe(decode_properties(life.properties))),
         "payload_bytes": life.size,
         "kept": life.keep.name.lower(),
     }
     if with_body and life.body is not None:
-        row |= _payload(life.body)
+        shown = life.body[:MAX_SHOWN_BODY]
+        is_cut = len(shown) < len(life.body)
+        row["payload"], row["payload_encoding"] = text_or_base64(shown, is_cut)
     return row
 
 
-def _payload(body: bytes) -> Row:
-    try:
-        return {"payload": body.decode(), "payload_encoding": "string"}
-    except UnicodeDecodeError:
-        return {"payload": base64.b64encode(body).decode(), "payload_encoding": "base64"}
-
-
-def _event(life: Life, one: Happening) -> Row:
-    actor = one.actor
+def _event_row(life: MessageHistory, event: MessageEvent) -> TraceEvent:
+    actor = event.actor
     return {
-        "time_ms": one.time_ms,
-        "event": one.kind.label,
+        "time_ms": event.time_ms,
+        "event": event.kind.label,
         "message": life.id,
-        "queue": one.queue or None,
+        "queue": event.queue or None,
         "consumer": (actor.consumer_tag or None) if actor else None,
         "connection": (actor.connection or None) if actor else None,
         "user": (actor.user or None) if actor else None,
-        "redelivered": one.kind is EventKind.REDELIVERED,
-        "detail": _shown_detail(one),
+        "redelivered": event.kind is EventKind.REDELIVERED,
+        "detail": _detail(event),
     }
 
 
-def _shown_detail(one: Happening) -> str | None:
-    """Where it is delayed, keys of blind copies stand behind the due time: they are for nobody."""
-    is_schedule = one.queue_kind == DELAYED and one.kind is EventKind.ENQUEUED
-    return one.detail.partition(" ")[0] if is_schedule and one.detail else one.detail
+def _detail(event: MessageEvent) -> str | None:
+    """Of a delayed message, BCC keys follow the due time; no user may see them."""
+    is_schedule = event.queue_kind == DELAYED and event.kind is EventKind.ENQUEUED
+    return event.detail.partition(" ")[0] if is_schedule and event.detail else event.detail
 
 
-# All of it ---------------------------------------------------------------------------------------
+# The whole history -------------------------------------------------------------------------------
 
 
-def _source(hub: Broker, history: HistorySource | None) -> HistorySource:
-    if hub.settings.memory:
-        raise ApiError(501, "this broker works in memory and keeps no history")
+def _source(broker: Broker, history: HistorySource | None) -> HistorySource:
+    if broker.settings.memory:
+        raise ApiError(501, "this broker runs in memory and stores no history")
     if history is None:
-        raise ApiError(501, "this program does not hand out stored history")
+        raise ApiError(501, "this program does not export its history")
     return history
 
 
-async def _readable(hub: Broker, user: User) -> frozenset[str] | None:
-    """Vhosts all of which this user may read: queues, those that are gone included, and exchanges,
-    where messages wait or find no queue. None: all."""
+async def _readable_vhosts(broker: Broker, user: User) -> frozenset[str] | None:
+    """Vhosts in which this user may read all queues (deleted ones too) and all exchanges, where
+    messages are delayed or unroutable. None means all vhosts."""
     if "administrator" in user.tags:
         return None
-    reader = HistoryReader(hub.settings.data_dir / DATABASE_NAME)
-    gone = await reader.gone_queues()
-    before = await reader.had_before({name: one.born_ms for name, one in hub.vhosts.items()})
+    reader = HistoryReader(broker.settings.data_dir / DATABASE_NAME)
+    deleted = await reader.deleted_queues()
+    created = {name: vhost.created_ms for name, vhost in broker.vhosts.items()}
+    reused = await reader.vhosts_existing_before(created)
     queues = [
-        *gone,
-        *((vhost.name, name) for vhost in hub.vhosts.values() for name in vhost.queues),
+        *deleted,
+        *((vhost.name, name) for vhost in broker.vhosts.values() for name in vhost.queues),
     ]
-    allows, name = hub.users.allows, user.name
-    hidden = {vhost for vhost, queue in queues if not allows(name, vhost, Action.GET, queue=queue)}
+    may, name = broker.users.is_authorized, user.name
+    hidden = {vhost for vhost, queue in queues if not may(name, vhost, Action.GET, queue=queue)}
     return frozenset(
         vhost.name
-        for vhost in hub.vhosts.values()
-        if hub.users.may_enter(name, vhost.name)
-        and vhost.name not in hidden | before
+        for vhost in broker.vhosts.values()
+        if broker.users.can_access_vhost(name, vhost.name)
+        and vhost.name not in hidden | reused
         and all(
-            allows(name, vhost.name, Action.SCHEDULE_READ, exchange=one or "amq.default")
-            for one in vhost.exchanges
+            may(name, vhost.name, Action.SCHEDULE_READ, exchange=exchange or "amq.default")
+            for exchange in vhost.exchanges
         )
     )
 
 
-def _no_arrow(error: ImportError) -> ApiError:
+def _pyarrow_missing(error: ImportError) -> ApiError:
     return ApiError(501, f"reading history needs pyarrow: pip install 'leveret[spark]' ({error})")
 
 
-class HistorySplit(BaseModel):
-    from_id: int
-    to_id: int
-    rows: int = Field(description="At most so many.")
-    queue_id: int | None
-
-
-class HistoryCount(BaseModel):
-    rows: int
-    bytes: int | None = None
-    groups: list[dict[str, str | int | None]] = Field(
-        default=[], description="By queue, by queue and event, or by partition, with their `rows`."
-    )
-
-
-class HistoryRanges(BaseModel):
-    """A range is its first id and the one after its last."""
-
-    tables: list[str]
-    identity: str = Field(description="Other than before: the data directory is another.")
-    messages: tuple[int, int]
-    events: tuple[int, int]
-    logs: dict[int, tuple[int, int]] = Field(description="By the number of the queue.")
-    splits: list[HistorySplit] | None = None
-    count: HistoryCount | None = None
-
-
-@router.get(
-    "/history/ranges",
-    response_model=HistoryRanges,
-    dependencies=[require_tag("monitoring")],
-)
-async def history_ranges(hub: Hub, user: CurrentUser, around: Around, request: Request) -> Row:
-    """What history there is, as readers that split it up want to know it."""
-    source = _source(hub, around.history)
+@router.get("/history/ranges", response_model=HistoryRanges, dependencies=_MONITORING)
+async def history_ranges(
+    broker: AppBroker, user: CurrentUser, context: Context, request: Request
+) -> dict[str, Any]:
+    """The ranges of the stored history, for readers that split it."""
+    source = _source(broker, context.history)
     params = dict(request.query_params)
-    await until_durable(hub)
-    allowed = await _readable(hub, user)
+    await until_committed(broker)
+    allowed = await _readable_vhosts(broker, user)
     try:
-        return await asyncio.to_thread(source.ranges, hub.settings.data_dir, params, allowed)
+        return await asyncio.to_thread(source.ranges, broker.settings.data_dir, params, allowed)
     except ImportError as error:
-        raise _no_arrow(error) from error
+        raise _pyarrow_missing(error) from error
     except ValueError as error:
         raise bad_request(str(error)) from error
 
@@ -332,13 +291,13 @@ async def history_ranges(hub: Hub, user: CurrentUser, around: Around, request: R
 @router.get(
     "/history/export",
     response_class=StreamingResponse,
-    dependencies=[require_tag("monitoring")],
+    dependencies=_MONITORING,
     responses={200: {"content": {ARROW_STREAM: {}}, "description": "An Arrow IPC stream."}},
 )
 async def history_export(
-    hub: Hub,
+    broker: AppBroker,
     user: CurrentUser,
-    around: Around,
+    context: Context,
     request: Request,
     table: Annotated[str, Query(description="messages, events, logs or queues.")],
     from_id: Annotated[int | None, Query(ge=0, lt=1 << 63)] = None,
@@ -346,46 +305,53 @@ async def history_export(
     columns: Annotated[str | None, Query(description="Separated by commas.")] = None,
 ) -> Response:
     """Rows of one table as an Arrow IPC stream."""
-    source = _source(hub, around.history)
+    source = _source(broker, context.history)
     params = dict(request.query_params)
-    await until_durable(hub)
-    allowed = await _readable(hub, user)
+    await until_committed(broker)
+    allowed = await _readable_vhosts(broker, user)
     try:
-        pieces, first = await asyncio.to_thread(_begin, source, hub, params, allowed)
+        chunks, first = await asyncio.to_thread(_begin, source, broker, params, allowed)
     except ImportError as error:
-        raise _no_arrow(error) from error
+        raise _pyarrow_missing(error) from error
     except ValueError as error:
         raise bad_request(str(error)) from error
-    return StreamingResponse(_flow(pieces, first), media_type=ARROW_STREAM)
+    return StreamingResponse(_stream(broker, chunks, first), media_type=ARROW_STREAM)
 
 
 def _begin(
-    source: HistorySource, hub: Broker, params: dict[str, str], vhosts: frozenset[str] | None
+    source: HistorySource, broker: Broker, params: dict[str, str], vhosts: frozenset[str] | None
 ) -> tuple[Iterator[bytes], bytes]:
-    """The first piece is read before the answer begins, so that failures have a status."""
-    pieces = source.export(hub.settings.data_dir, params, vhosts)
-    return pieces, next(pieces, b"")
+    """Read the first chunk before the response starts, so that failures get a status."""
+    chunks = source.export(broker.settings.data_dir, params, vhosts)
+    return chunks, next(chunks, b"")
 
 
-async def _flow(pieces: Iterator[bytes], first: bytes) -> AsyncIterator[bytes]:
-    """A reader that hangs up cancels this in mid-read: the read ends before its file is closed."""
-    piece: bytes | None = first
+async def _stream(broker: Broker, chunks: Iterator[bytes], first: bytes) -> AsyncIterator[bytes]:
+    """A client that disconnects cancels this during a read: wait for it, then close the file.
+
+    Reading shares the interpreter lock with the loop and the writer. While clients publish, it
+    therefore pauses after each chunk for as long as the chunk took.
+    """
+    chunk: bytes | None = first
     reading: asyncio.Future[bytes | None] | None = None
     try:
-        while piece is not None:
-            if piece:
-                yield piece
-            reading = asyncio.ensure_future(asyncio.to_thread(next, pieces, None))
-            piece = await asyncio.shield(reading)
+        while chunk is not None:
+            if chunk:
+                yield chunk
+            published, started = broker.counters.published, time.monotonic()
+            reading = asyncio.ensure_future(asyncio.to_thread(next, chunks, None))
+            chunk = await asyncio.shield(reading)
+            if broker.counters.published != published:
+                await asyncio.sleep(min(time.monotonic() - started, MAX_PAUSE_SECONDS))
     finally:
-        await asyncio.shield(_close(pieces, reading))
+        await asyncio.shield(_close(chunks, reading))
 
 
-async def _close(pieces: Iterator[bytes], reading: asyncio.Future[bytes | None] | None) -> None:
+async def _close(chunks: Iterator[bytes], reading: asyncio.Future[bytes | None] | None) -> None:
     if reading is not None:
         await asyncio.wait([reading])
         if not reading.cancelled() and reading.exception() is not None:
             return  # a generator that failed has closed itself
-    close = getattr(pieces, "close", None)
+    close = getattr(chunks, "close", None)
     if close is not None:
         await asyncio.to_thread(close)

@@ -1,7 +1,7 @@
-"""Live data for a page: one stream of Server-Sent Events that carries the views it shows.
+"""Live data for a page: a stream of Server-Sent Events that repeats the views the page shows.
 
-A stream costs something only while somebody reads it: it is a loop inside the request, which ends
-with the client, with the user's session or last management tag, or with the server.
+The stream is a loop inside the request. It ends when the client disconnects, when the user's
+session ends or its last management tag is removed, or when the server stops.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import orjson
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
-from http_admin.auth import CurrentUser, may_manage
-from http_admin.errors import ApiError, bad_request
-from http_admin.inside import ask_inside, meant_path
-from http_admin.surroundings import Around, Surroundings
+from leveret.http_admin.auth import CurrentUser, can_manage
+from leveret.http_admin.context import AppContext, Context
+from leveret.http_admin.errors import ApiError, bad_request
+from leveret.http_admin.in_process import get_in_process, routed_path_of
+from leveret.http_admin.responses import ERROR_RESPONSES
 
-router = APIRouter(prefix="/api", tags=["live"])
+router = APIRouter(prefix="/api", tags=["live"], responses=ERROR_RESPONSES)
 PERIOD_SECONDS = 2.0
-MOST_VIEWS = 20
-MOST_STREAMS = 20
+MAX_VIEWS = 20
+MAX_STREAMS = 20
 _ENDLESS = ("/api/stream", "/api/history/export")
 
 
@@ -31,53 +32,54 @@ _ENDLESS = ("/api/stream", "/api/history/export")
 async def stream(
     request: Request,
     user: CurrentUser,
-    around: Around,
-    view: Annotated[list[str], Query(min_length=1, max_length=MOST_VIEWS)],
+    context: Context,
+    view: Annotated[list[str], Query(min_length=1, max_length=MAX_VIEWS)],
 ) -> StreamingResponse:
-    """Views that renew themselves.
+    """A stream of views that are sent again every two seconds.
 
-    Each `view` is a path of this API; the stream sends an event `view` with
-    `{"path": …, "status": …, "body": …}` for each, at once and every two seconds.
+    Each `view` is a path of this API; for each, the stream sends an event `view` with
+    `{"path": …, "status": …, "body": …}`, at once and every two seconds.
     """
     for path in view:
-        _check(path)
-    if around.streams[user.name] >= MOST_STREAMS:
-        raise ApiError(429, f"no more than {MOST_STREAMS} streams per user")
+        _check_view(path)
+    if context.streams[user.name] >= MAX_STREAMS:
+        raise ApiError(429, f"a user may have at most {MAX_STREAMS} streams")
     return StreamingResponse(
-        _events(request, around, view, user.name),
+        _events(request, context, view, user.name),
         media_type="text/event-stream",
         headers={"X-Accel-Buffering": "no"},
     )
 
 
-def _check(path: str) -> None:
-    if not path.startswith("/api/") or meant_path(path) in _ENDLESS:
-        raise bad_request(f"view must be a path of the API that ends: {path}")
+def _check_view(path: str) -> None:
+    if not path.startswith("/api/") or routed_path_of(path) in _ENDLESS:
+        raise bad_request(f"view must be a path of the API whose response ends: {path}")
 
 
 async def _events(
-    request: Request, around: Surroundings, views: list[str], user: str
+    request: Request, context: AppContext, views: list[str], user: str
 ) -> AsyncIterator[bytes]:
-    if around.streams[user] >= MOST_STREAMS:  # others came in the same moment
+    if context.streams[user] >= MAX_STREAMS:  # others were started since the check
         return
-    around.streams[user] += 1
+    context.streams[user] += 1
     try:
-        while not around.stopping.is_set():
+        while not context.stopping.is_set():
             for path in views:
                 event, status = await _event(request, path)
                 yield event
-                if status == 401 or not may_manage(request.app.state.broker, user):
+                if status == 401 or not can_manage(request.app.state.broker, user):
                     return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(around.stopping.wait(), PERIOD_SECONDS)
+                await asyncio.wait_for(context.stopping.wait(), PERIOD_SECONDS)
     finally:
-        around.streams[user] -= 1
-        if not around.streams[user]:
-            del around.streams[user]
+        context.streams[user] -= 1
+        if not context.streams[user]:
+            del context.streams[user]
 
 
 async def _event(request: Request, path: str) -> tuple[bytes, int]:
-    answer = await ask_inside(request.app, request, path)
-    body = bytes(answer.body) if answer.is_json else b"null"
-    head = orjson.dumps({"path": path, "status": answer.status})[:-1]
-    return b"event: view\ndata: " + head + b',"body":' + (body or b"null") + b"}\n\n", answer.status
+    response = await get_in_process(request.app, request, path)
+    body = bytes(response.body) if response.is_json else b"null"
+    head = orjson.dumps({"path": path, "status": response.status})[:-1]
+    event = b"event: view\ndata: " + head + b',"body":' + (body or b"null") + b"}\n\n"
+    return event, response.status

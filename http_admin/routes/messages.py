@@ -1,32 +1,44 @@
-"""Messages: publish, get, browse without consuming, and where one would go."""
+"""Messages: publish, get, browse without consuming, and simulate routing."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
 
-from exchange import Exchange
-from http_admin.auth import CurrentUser, Hub, InVhost, vhost_for
-from http_admin.content import body_of, message_of, shown_body, shown_properties
-from http_admin.durable import require_unblocked, until_durable
-from http_admin.errors import ApiError
-from http_admin.fields import Object, Table
-from http_admin.listing import SLICE, written
-from http_admin.paths import exchange_name
-from http_admin.shapes import BindingRow, MessageProperties
-from http_admin.turns import InTurn, in_turn
-from http_admin.views import Row, binding_row
-from leveret.broker import Action, Broker
-from leveret.broker.messages import Getter, Seen, Taken, browse, find_way, publish
-from queues import Outcome
+from leveret.broker import Action, Broker, messages
+from leveret.broker.messages import Delivery, QueueGetter
+from leveret.exchange import Exchange
+from leveret.http_admin.auth import AppBroker, CurrentUser, PathVhost
+from leveret.http_admin.commit import require_unblocked, until_committed
+from leveret.http_admin.content import (
+    MAX_SHOWN_BODY,
+    body_of,
+    message_of,
+    payload_fields,
+    shown_properties,
+)
+from leveret.http_admin.errors import ApiError
+from leveret.http_admin.json_response import FastJsonResponse
+from leveret.http_admin.listing import ROWS_PER_STEP, rows_response
+from leveret.http_admin.middleware.concurrency import (
+    ResponseSlot,
+    take_response_slot,
+    take_response_slot_after_wait,
+)
+from leveret.http_admin.middleware.raw_path import exchange_name
+from leveret.http_admin.responses import ERROR_RESPONSES
+from leveret.http_admin.rows.exchanges import binding_row
+from leveret.http_admin.schemas.fields import Object, Table
+from leveret.http_admin.schemas.messages import BrowsedMessage, GotMessage, Routed, RouteResult
+from leveret.queues.entry import Outcome
 
-router = APIRouter(prefix="/api", tags=["messages"])
-LONGEST_WAIT = 20.0
-MOST_MESSAGES = 10_000
-OCTETS_AT_ONCE = 1024 * 1024
+router = APIRouter(prefix="/api", tags=["messages"], responses=ERROR_RESPONSES)
+MAX_WAIT_SECONDS = 20.0
+MAX_MESSAGES = 10_000
+BYTES_PER_SLICE = 1024 * 1024
 
 
 # Publish -----------------------------------------------------------------------------------------
@@ -44,38 +56,36 @@ class PublishBody(BaseModel):
     )
 
 
-class Routed(BaseModel):
-    routed: bool = Field(description="Whether at least one queue got the message.")
-
-
-async def _may_publish(held: InVhost, name: str, hub: Hub, user: CurrentUser) -> Exchange:
-    """The exchange; rights are looked at before what the body holds is."""
-    exchange = held.exchange(exchange_name(name))
-    hub.users.demand(user.name, held.name, Action.PUBLISH, exchange=exchange.name)
+async def _exchange_to_publish_to(
+    vhost: PathVhost, name: str, broker: AppBroker, user: CurrentUser
+) -> Exchange:
+    """The exchange; the permission is checked before the body is validated."""
+    exchange = vhost.exchange(exchange_name(name))
+    broker.users.authorize(user.name, vhost.name, Action.PUBLISH, exchange=exchange.name)
     return exchange
 
 
-@router.post("/exchanges/{vhost:seg}/{name:seg}/publish", response_model=Routed)
+@router.post("/exchanges/{vhost:seg}/{name:seg}/publish")
 async def publish_message(
-    exchange: Annotated[Exchange, Depends(_may_publish)],
-    held: InVhost,
-    hub: Hub,
+    exchange: Annotated[Exchange, Depends(_exchange_to_publish_to)],
+    vhost: PathVhost,
+    broker: AppBroker,
     user: CurrentUser,
     body: PublishBody,
-) -> Row:
+) -> Routed:
     """Publish one message; `amq.default` is the default exchange.
 
-    The answer comes when a persistent message is on disk in every durable queue it went to.
+    The response is sent when a persistent message is on disk in all durable queues that got it.
     """
-    require_unblocked(hub)
+    require_unblocked(broker)
     content = body_of(body.payload, body.payload_encoding)
     message = message_of(exchange.name, body.routing_key, body.properties, content)
-    done = publish(hub, held, user, message)
-    if not done.taken:
+    published = messages.publish(broker, vhost, user, message)
+    if not published.accepted:
         raise ApiError(400, "a queue refused the message")
-    if done.stored:
-        await until_durable(hub)
-    return {"routed": done.routed}
+    if published.stored:
+        await until_committed(broker)
+    return {"routed": published.routed}
 
 
 # Get ---------------------------------------------------------------------------------------------
@@ -91,72 +101,68 @@ _OUTCOMES = {
 
 
 class GetBody(BaseModel):
-    count: int = Field(default=1, ge=1, le=MOST_MESSAGES)
+    count: int = Field(default=1, ge=1, le=MAX_MESSAGES)
     ackmode: AckMode = Field(
         default="ack_requeue_true",
-        description="What becomes of the messages; requeue_true leaves them in the queue.",
+        description="How the messages are settled; requeue_true leaves them in the queue.",
     )
     encoding: Literal["auto", "base64"] = "auto"
-    truncate: int | None = Field(default=None, ge=0, description="Octets of each body to show.")
+    truncate: int | None = Field(default=None, ge=0, description="Bytes of each body to return.")
     wait: float = Field(
-        default=0, ge=0, le=LONGEST_WAIT, description="Seconds to hold back until there is one."
+        default=0, ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a first message."
     )
-
-
-class GotMessage(BaseModel):
-    payload: str
-    payload_bytes: int
-    payload_encoding: str
-    redelivered: bool
-    exchange: str
-    routing_key: str
-    message_count: int = Field(description="How many were ready behind this one.")
-    properties: MessageProperties
 
 
 @router.post("/queues/{vhost:seg}/{name:seg}/get", response_model=list[GotMessage])
 async def get_messages(
-    vhost: str, name: str, hub: Hub, user: CurrentUser, request: Request, body: GetBody
-) -> Any:
-    """Take messages from a queue; with `wait`, hold back until there is one.
+    vhost: PathVhost,
+    name: str,
+    broker: AppBroker,
+    user: CurrentUser,
+    request: Request,
+    body: GetBody,
+) -> FastJsonResponse:
+    """Get messages from a queue; with `wait`, wait until there is one.
 
-    Messages that are not put back are removed when the answer is sent; a client that has gone away
-    by then gets none.
+    Messages that are not requeued are removed when the response is sent. If the client has
+    disconnected by then, none are. A body of more than 16 MiB needs `truncate`.
     """
-    held = vhost_for(hub, user, vhost)
-    queue = held.queue(name)
-    hub.users.demand(user.name, held.name, Action.GET, queue=name)
-    getter = Getter(hub, held, queue, hub.origin_of(held.name, user.name))
-    turn = partial(in_turn, request, user)
+    queue = vhost.queue(name)
+    broker.users.authorize(user.name, vhost.name, Action.GET, queue=name)
+    getter = QueueGetter(broker, vhost, queue, broker.http_origin(vhost.name, user.name))
+    take_slot = partial(take_response_slot_after_wait, request, user)
     if not body.wait:
-        await turn()
-    taken = await getter.take(body.count, body.wait, request.is_disconnected, turn)
-    if not hub.users.allows(user.name, held.name, Action.GET, queue=name):  # no longer
-        getter.settle(taken, Outcome.REQUEUE)
-        hub.users.demand(user.name, held.name, Action.GET, queue=name)
+        await take_response_slot(request, user)
+    deliveries = await getter.get(body.count, body.wait, request.is_disconnected, take_slot)
+    if not broker.users.is_authorized(user.name, vhost.name, Action.GET, queue=name):
+        getter.settle(deliveries, Outcome.REQUEUE)  # the permission was revoked during the wait
+        broker.users.authorize(user.name, vhost.name, Action.GET, queue=name)
     try:
-        bodies = [one.entry.message.body_size for one in taken]
-        rows = await written(taken, lambda one: _got(one, body), at_once=_at_once(bodies))
+        size = _step_size([item.entry.message.body_size for item in deliveries])
+        response = await rows_response(
+            deliveries, lambda item: _got_row(item, body), step_size=size
+        )
     except BaseException:
-        getter.settle(taken, Outcome.REQUEUE)
+        getter.settle(deliveries, Outcome.REQUEUE)
         raise
-    getter.settle(taken, _OUTCOMES[body.ackmode])
-    return rows
+    getter.settle(deliveries, _OUTCOMES[body.ackmode])
+    return response
 
 
-def _at_once(bodies: list[int]) -> int:
-    """How many messages are written in one go: about so many octets."""
-    return min(SLICE, max(1, len(bodies) * OCTETS_AT_ONCE // max(1, sum(bodies))))
+def _step_size(body_sizes: list[int]) -> int:
+    """How many messages are encoded at once: about `BYTES_PER_SLICE`."""
+    count = len(body_sizes) * BYTES_PER_SLICE // max(1, sum(body_sizes))
+    return min(ROWS_PER_STEP, max(1, count))
 
 
-def _got(taken: Taken, ask: GetBody) -> Row:
-    message = taken.entry.message
+def _got_row(delivery: Delivery, body: GetBody) -> GotMessage:
+    message = delivery.entry.message
     return {
-        **shown_body(message.body, ask.encoding, ask.truncate),
-        "redelivered": taken.entry.redelivered,
+        **payload_fields(message.body_in_pieces(), body.encoding, body.truncate),
+        "redelivered": delivery.entry.redelivered,
         "exchange": message.exchange,
         "routing_key": message.routing_key,
-        "message_count": taken.left,
+        "message_count": delivery.ready_count,
         "properties": shown_properties(message.properties),
     }
 
@@ -164,52 +170,45 @@ def _got(taken: Taken, ask: GetBody) -> Row:
 # Browse ------------------------------------------------------------------------------------------
 
 
-class SeenMessage(BaseModel):
-    position: int = Field(description="Place in the queue, from 1, unacknowledged ones first.")
-    id: int = Field(description="The broker's own number of the message, as in its history.")
-    state: Literal["ready", "unacked"]
-    age_ms: int
-    payload: str
-    payload_bytes: int
-    payload_encoding: str
-    redelivered: bool
-    exchange: str
-    routing_key: str
-    properties: MessageProperties
-
-
 @router.get(
     "/queues/{vhost:seg}/{name:seg}/browse",
-    response_model=list[SeenMessage],
-    dependencies=[InTurn],
+    response_model=list[BrowsedMessage],
+    dependencies=[ResponseSlot],
 )
 async def browse_queue(
-    vhost: str,
+    vhost: PathVhost,
     name: str,
-    hub: Hub,
+    broker: AppBroker,
     user: CurrentUser,
     count: Annotated[int, Query(ge=1, le=1_000)] = 50,
     offset: Annotated[int, Query(ge=0, lt=1 << 32)] = 0,
     truncate: Annotated[int | None, Query(ge=0)] = None,
     encoding: Literal["auto", "base64"] = "auto",
-) -> Any:
-    """Look at messages, ready and unacknowledged, without consuming them."""
-    held = vhost_for(hub, user, vhost)
-    queue = held.watched_queue(name)
-    hub.users.demand(user.name, held.name, Action.GET, queue=name)
-    seen = await browse(hub, queue, offset, count)
-    at_once = _at_once([one.message.body_size for one in seen])
-    return await written(seen, lambda one: _seen(hub, one, encoding, truncate), at_once=at_once)
+) -> FastJsonResponse:
+    """Ready and unacknowledged messages of a queue, without consuming them.
+
+    Of a body, at most 16 MiB are returned; `payload_bytes` is its whole size.
+    """
+    shown = MAX_SHOWN_BODY if truncate is None else min(truncate, MAX_SHOWN_BODY)
+    queue = vhost.inspect_queue(name)
+    broker.users.authorize(user.name, vhost.name, Action.GET, queue=name)
+    seen = await messages.browse(broker, queue, offset, count)
+    size = _step_size([item.message.body_size for item in seen])
+    return await rows_response(
+        seen, lambda item: _browsed_row(broker, item, encoding, shown), step_size=size
+    )
 
 
-def _seen(hub: Broker, seen: Seen, encoding: str, truncate: int | None) -> Row:
+def _browsed_row(
+    broker: Broker, seen: messages.BrowsedMessage, encoding: str, truncate: int
+) -> BrowsedMessage:
     message = seen.message
     return {
         "position": seen.position,
         "id": message.id,
         "state": "unacked" if seen.is_unacked else "ready",
-        "age_ms": max(0, hub.clock.wall_ms() - message.time_ms),
-        **shown_body(message.body, encoding, truncate),
+        "age_ms": max(0, broker.clock.wall_ms() - message.time_ms),
+        **payload_fields(message.body_in_pieces(), encoding, truncate),
         "redelivered": seen.redelivered,
         "exchange": message.exchange,
         "routing_key": message.routing_key,
@@ -217,7 +216,7 @@ def _seen(hub: Broker, seen: Seen, encoding: str, truncate: int | None) -> Row:
     }
 
 
-# Dry run -----------------------------------------------------------------------------------------
+# Routing -----------------------------------------------------------------------------------------
 
 
 class RouteBody(BaseModel):
@@ -226,13 +225,9 @@ class RouteBody(BaseModel):
     headers: Table = Field(default_factory=dict)
 
 
-class RouteAnswer(BaseModel):
-    queues: list[str]
-    path: list[BindingRow] = Field(description="The bindings it would pass through, in order.")
-
-
-@router.post("/route/{vhost:seg}", response_model=RouteAnswer)
-def dry_run(held: InVhost, body: RouteBody) -> Row:
-    """Which queues a message with this key and these headers would reach; nothing is published."""
-    way = find_way(held, exchange_name(body.exchange), body.routing_key, body.headers)
-    return {"queues": list(way.queues), "path": [binding_row(held, one) for one in way.path]}
+@router.post("/route/{vhost:seg}")
+async def simulate_routing(vhost: PathVhost, body: RouteBody) -> RouteResult:
+    """The queues that a message would be routed to. Nothing is published."""
+    route = messages.dry_run(vhost, exchange_name(body.exchange), body.routing_key, body.headers)
+    path = [binding_row(vhost, binding) for binding in route.bindings]
+    return {"queues": list(route.queues), "path": path}

@@ -1,4 +1,4 @@
-"""Runtime parameters, of vhosts and of the whole broker, and the cluster's name."""
+"""Runtime parameters of vhosts and of the whole broker, and the name of the cluster."""
 
 from __future__ import annotations
 
@@ -7,140 +7,134 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from http_admin.auth import CurrentUser, Hub, require_tag, vhost_for, visible_vhosts
-from http_admin.durable import until_durable
-from http_admin.errors import ApiError, bad_request, not_found
-from http_admin.listing import List, listed
-from http_admin.routes.policies import PolicyBody
-from http_admin.shapes import listing
-from http_admin.views import Row
-from leveret.broker import Broker, User
-from leveret.broker.definitions import OPERATOR_POLICY, global_parameter_rows, parameter_rows
-from leveret.broker.parameters import CLUSTER_NAME, GLOBAL, VHOST_LIMITS, require_not_own
-from leveret.broker.policies import Policy
+from leveret.broker import Broker, User, VirtualHost
+from leveret.broker.definitions.export import OPERATOR_POLICY, global_parameter_rows, parameter_rows
+from leveret.broker.policies.parameters import (
+    CLUSTER_NAME,
+    GLOBAL,
+    VHOST_LIMITS,
+    require_user_component,
+)
+from leveret.broker.policies.policies import Policy
+from leveret.http_admin.auth import AppBroker, CurrentUser, PathVhost, require_tag, visible_vhosts
+from leveret.http_admin.commit import until_committed
+from leveret.http_admin.errors import ApiError, bad_request, not_found
+from leveret.http_admin.json_response import FastJsonResponse
+from leveret.http_admin.listing import ListParams, ListQuery, list_rows
+from leveret.http_admin.responses import CREATED, ERROR_RESPONSES, NO_CONTENT
+from leveret.http_admin.routes.policies import PolicyBody
+from leveret.http_admin.schemas.common import listing
+from leveret.http_admin.schemas.vhosts import GlobalParameterRow, ParameterRow
 
-router = APIRouter(prefix="/api", tags=["parameters"])
-LONGEST_NAME = 255
+router = APIRouter(prefix="/api", tags=["parameters"], responses=ERROR_RESPONSES)
+MAX_NAME_BYTES = 255
+Parameters: Any = listing(ParameterRow)
+_POLICYMAKER = [require_tag("policymaker")]
+_ADMINISTRATOR = [require_tag()]
 
 
 class ParameterBody(BaseModel):
     value: Any
 
 
-class ParameterRow(ParameterBody):
-    vhost: str
-    component: str
-    name: str
-
-
-class GlobalParameterRow(ParameterBody):
-    name: str
-
-
 class ClusterNameBody(BaseModel):
-    name: str = Field(min_length=1, max_length=LONGEST_NAME)
+    name: str = Field(min_length=1, max_length=MAX_NAME_BYTES)
 
 
-def _seen(hub: Broker, user: User) -> list[Row]:
-    names = {vhost.name for vhost in visible_vhosts(hub, user)}
-    return [row for row in parameter_rows(hub) if row["vhost"] in names]
+def _rows(broker: Broker, vhosts: list[VirtualHost]) -> list[dict[str, Any]]:
+    names = {vhost.name for vhost in vhosts}
+    return [row for row in parameter_rows(broker) if row["vhost"] in names]
 
 
-def _name_of(row: Row) -> str:
-    return str(row["name"])
+async def _list(rows: list[dict[str, Any]], query: ListQuery) -> FastJsonResponse:
+    return await list_rows(rows, query, lambda row: row, lambda row: str(row["name"]))
 
 
-@router.get(
-    "/parameters", response_model=listing(ParameterRow), dependencies=[require_tag("policymaker")]
-)
-async def list_parameters(hub: Hub, user: CurrentUser, ask: List) -> Any:
-    """Parameters of every vhost the user may see, operator policies and limits included."""
-    return await listed(_seen(hub, user), ask, lambda row: row, _name_of)
+@router.get("/parameters", response_model=Parameters, dependencies=_POLICYMAKER)
+async def list_parameters(
+    broker: AppBroker, user: CurrentUser, query: ListParams
+) -> FastJsonResponse:
+    """Parameters of all vhosts that the user may access, with operator policies and limits."""
+    return await _list(_rows(broker, visible_vhosts(broker, user)), query)
 
 
-@router.get(
-    "/parameters/{component:seg}",
-    response_model=listing(ParameterRow),
-    dependencies=[require_tag("policymaker")],
-)
-async def list_component(component: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
+@router.get("/parameters/{component:seg}", response_model=Parameters, dependencies=_POLICYMAKER)
+async def list_component(
+    component: str, broker: AppBroker, user: CurrentUser, query: ListParams
+) -> FastJsonResponse:
     """Parameters of one component."""
-    rows = [row for row in _seen(hub, user) if row["component"] == component]
-    return await listed(rows, ask, lambda row: row, _name_of)
+    rows = _rows(broker, visible_vhosts(broker, user))
+    return await _list([row for row in rows if row["component"] == component], query)
 
 
 @router.get(
     "/parameters/{component:seg}/{vhost:seg}",
-    response_model=listing(ParameterRow),
-    dependencies=[require_tag("policymaker")],
+    response_model=Parameters,
+    dependencies=_POLICYMAKER,
 )
 async def list_vhost_component(
-    component: str, vhost: str, hub: Hub, user: CurrentUser, ask: List
-) -> Any:
+    component: str, vhost: PathVhost, broker: AppBroker, query: ListParams
+) -> FastJsonResponse:
     """Parameters of one component in one vhost."""
-    held = vhost_for(hub, user, vhost)
-    rows = [
-        row
-        for row in parameter_rows(hub)
-        if row["component"] == component and row["vhost"] == held.name
-    ]
-    return await listed(rows, ask, lambda row: row, _name_of)
+    rows = _rows(broker, [vhost])
+    return await _list([row for row in rows if row["component"] == component], query)
 
 
-def _one(hub: Broker, user: User, component: str, vhost: str, name: str) -> Row | None:
-    held = vhost_for(hub, user, vhost)
-    wanted = {"component": component, "vhost": held.name, "name": name}
-    return next((row for row in parameter_rows(hub) if wanted.items() <= row.items()), None)
+def _maybe_find(
+    broker: Broker, component: str, vhost: VirtualHost, name: str
+) -> dict[str, Any] | None:
+    key = {"component": component, "vhost": vhost.name, "name": name}
+    return next((row for row in parameter_rows(broker) if key.items() <= row.items()), None)
 
 
 @router.get(
     "/parameters/{component:seg}/{vhost:seg}/{name:seg}",
     response_model=ParameterRow,
-    dependencies=[require_tag("policymaker")],
+    dependencies=_POLICYMAKER,
 )
-def get_parameter(component: str, vhost: str, name: str, hub: Hub, user: CurrentUser) -> Row:
+async def get_parameter(
+    component: str, vhost: PathVhost, name: str, broker: AppBroker
+) -> dict[str, Any]:
     """One parameter."""
-    found = _one(hub, user, component, vhost, name)
-    if found is None:
+    row = _maybe_find(broker, component, vhost, name)
+    if row is None:
         raise not_found()
-    return found
+    return row
 
 
 @router.put(
-    "/parameters/{component:seg}/{vhost:seg}/{name:seg}",
-    status_code=201,
-    dependencies=[require_tag("policymaker")],
+    "/parameters/{component:seg}/{vhost:seg}/{name:seg}", dependencies=_POLICYMAKER, **CREATED
 )
 async def put_parameter(
     component: str,
-    vhost: str,
+    vhost: PathVhost,
     name: str,
-    hub: Hub,
+    broker: AppBroker,
     user: CurrentUser,
     response: Response,
     body: ParameterBody,
 ) -> None:
-    """Set a parameter. Limits of a vhost and operator policies take effect; others are kept."""
+    """Set a parameter. Vhost limits and operator policies take effect; others are only stored."""
     _check_name(component)
     _check_name(name)
-    require_not_own(component)
-    existed = _one(hub, user, component, vhost, name) is not None
+    require_user_component(component)
+    existed = _maybe_find(broker, component, vhost, name) is not None
     _require_operator(user, component)
     if component == OPERATOR_POLICY:
-        hub.policies.put(_operator_policy(vhost, name, body.value))
+        broker.policies.put(_operator_policy(vhost.name, name, body.value))
     else:
-        hub.parameters.put(vhost, component, name, body.value)
-    await until_durable(hub)
+        broker.parameters.put(vhost.name, component, name, body.value)
+    await until_committed(broker)
     response.status_code = 204 if existed else 201
 
 
 def _check_name(name: str) -> None:
-    if len(name.encode()) > LONGEST_NAME:
-        raise bad_request(f"a name has at most {LONGEST_NAME} octets")
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise bad_request(f"a name must have at most {MAX_NAME_BYTES} bytes")
 
 
 def _require_operator(user: User, component: str) -> None:
-    """What holds a vhost's own people in bounds is not for them to lift."""
+    """Limits of a vhost are not changed by the users they limit."""
     if component in (OPERATOR_POLICY, VHOST_LIMITS) and "administrator" not in user.tags:
         raise ApiError(403, f"parameters of {component} need the tag administrator")
 
@@ -154,72 +148,68 @@ def _operator_policy(vhost: str, name: str, value: Any) -> Policy:
 
 
 @router.delete(
-    "/parameters/{component:seg}/{vhost:seg}/{name:seg}",
-    status_code=204,
-    dependencies=[require_tag("policymaker")],
+    "/parameters/{component:seg}/{vhost:seg}/{name:seg}", dependencies=_POLICYMAKER, **NO_CONTENT
 )
 async def delete_parameter(
-    component: str, vhost: str, name: str, hub: Hub, user: CurrentUser
+    component: str, vhost: PathVhost, name: str, broker: AppBroker, user: CurrentUser
 ) -> None:
-    """Remove a parameter."""
-    require_not_own(component)
-    if _one(hub, user, component, vhost, name) is None:
+    """Delete a parameter."""
+    require_user_component(component)
+    if _maybe_find(broker, component, vhost, name) is None:
         raise not_found()
     _require_operator(user, component)
-    policy = hub.policies.get(vhost, name, operator=True)
+    policy = broker.policies.get(vhost.name, name, operator=True)
     if component != OPERATOR_POLICY:
-        hub.parameters.delete(vhost, component, name)
+        broker.parameters.delete(vhost.name, component, name)
     elif policy is not None:
-        hub.policies.delete(policy)
-    await until_durable(hub)
+        broker.policies.delete(policy)
+    await until_committed(broker)
 
 
-# Of the whole broker -----------------------------------------------------------------------------
+# Parameters of the whole broker ------------------------------------------------------------------
 
 
 @router.get(
-    "/global-parameters", response_model=listing(GlobalParameterRow), dependencies=[require_tag()]
+    "/global-parameters",
+    response_model=listing(GlobalParameterRow),
+    dependencies=_ADMINISTRATOR,
 )
-async def list_global_parameters(hub: Hub, ask: List) -> Any:
+async def list_global_parameters(broker: AppBroker, query: ListParams) -> FastJsonResponse:
     """Parameters of the whole broker."""
-    return await listed(global_parameter_rows(hub), ask, lambda row: row, _name_of)
+    return await _list(global_parameter_rows(broker), query)
 
 
-@router.get(
-    "/global-parameters/{name:seg}",
-    response_model=GlobalParameterRow,
-    dependencies=[require_tag()],
-)
-def get_global_parameter(name: str, hub: Hub) -> Row:
+@router.get("/global-parameters/{name:seg}", dependencies=_ADMINISTRATOR)
+async def get_global_parameter(name: str, broker: AppBroker) -> GlobalParameterRow:
     """One parameter of the whole broker."""
-    if (GLOBAL, GLOBAL, name) not in hub.parameters:
+    if (GLOBAL, GLOBAL, name) not in broker.parameters:
         raise not_found()
-    return {"name": name, "value": hub.parameters.get(GLOBAL, GLOBAL, name)}
+    return {"name": name, "value": broker.parameters.get(GLOBAL, GLOBAL, name)}
 
 
-@router.put("/global-parameters/{name:seg}", status_code=201, dependencies=[require_tag()])
+@router.put("/global-parameters/{name:seg}", dependencies=_ADMINISTRATOR, **CREATED)
 async def put_global_parameter(
-    name: str, hub: Hub, response: Response, body: ParameterBody
+    name: str, broker: AppBroker, response: Response, body: ParameterBody
 ) -> None:
     """Set a parameter of the whole broker."""
     _check_name(name)
-    existed = (GLOBAL, GLOBAL, name) in hub.parameters
-    hub.parameters.put(GLOBAL, GLOBAL, name, body.value)
-    await until_durable(hub)
+    existed = (GLOBAL, GLOBAL, name) in broker.parameters
+    broker.parameters.put(GLOBAL, GLOBAL, name, body.value)
+    await until_committed(broker)
     response.status_code = 204 if existed else 201
 
 
-@router.delete("/global-parameters/{name:seg}", status_code=204, dependencies=[require_tag()])
-async def delete_global_parameter(name: str, hub: Hub) -> None:
-    """Remove a parameter of the whole broker."""
-    if (GLOBAL, GLOBAL, name) not in hub.parameters:
+@router.delete("/global-parameters/{name:seg}", dependencies=_ADMINISTRATOR, **NO_CONTENT)
+async def delete_global_parameter(name: str, broker: AppBroker) -> None:
+    """Delete a parameter of the whole broker."""
+    if (GLOBAL, GLOBAL, name) not in broker.parameters:
         raise not_found()
-    hub.parameters.delete(GLOBAL, GLOBAL, name)
-    await until_durable(hub)
+    broker.parameters.delete(GLOBAL, GLOBAL, name)
+    await until_committed(broker)
 
 
-@router.put("/cluster-name", status_code=204, dependencies=[require_tag()])
-async def put_cluster_name(hub: Hub, body: ClusterNameBody) -> None:
-    """Give the cluster a name."""
-    hub.parameters.put(GLOBAL, GLOBAL, CLUSTER_NAME, body.name)
-    await until_durable(hub)
+@router.put("/cluster-name", dependencies=_ADMINISTRATOR, **NO_CONTENT)
+async def put_cluster_name(broker: AppBroker, body: ClusterNameBody) -> None:
+    """Set the name of the cluster."""
+    broker.parameters.put(GLOBAL, GLOBAL, CLUSTER_NAME, body.name)
+    await until_committed(broker)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from http_admin.auth import CurrentUser, Hub, require_tag, vhost_for, visible_vhosts
-from http_admin.durable import until_durable
-from http_admin.errors import bad_request, not_found
-from http_admin.listing import List, listed
-from http_admin.shapes import listing
-from http_admin.views import Row
-from leveret.broker import Broker, User
-from leveret.broker.definitions import policy_row
-from leveret.broker.policies import Policy
+from leveret.broker import Broker, VirtualHost
+from leveret.broker.definitions.export import policy_row
+from leveret.broker.policies.policies import Policy
+from leveret.http_admin.auth import AppBroker, CurrentUser, PathVhost, require_tag, visible_vhosts
+from leveret.http_admin.commit import until_committed
+from leveret.http_admin.errors import bad_request, not_found
+from leveret.http_admin.json_response import FastJsonResponse
+from leveret.http_admin.listing import ListParams, ListQuery, list_rows
+from leveret.http_admin.responses import CREATED, ERROR_RESPONSES, NO_CONTENT
+from leveret.http_admin.schemas.common import listing
+from leveret.http_admin.schemas.vhosts import PolicyRow
 
-router = APIRouter(prefix="/api", tags=["policies"])
-LONGEST_NAME = 255
+router = APIRouter(prefix="/api", tags=["policies"], responses=ERROR_RESPONSES)
+MAX_NAME_BYTES = 255
+Policies: Any = listing(PolicyRow)
+_READERS = [require_tag("policymaker", "monitoring")]
+_MAKERS = [require_tag("policymaker")]
+_OPERATORS = [require_tag()]
 
 
 class PolicyBody(BaseModel):
     model_config = ConfigDict(populate_by_name=True)
 
-    pattern: str = Field(description="Which names it governs, as an RE2 pattern.")
-    definition: dict[str, Any] = Field(description="What it asks for, such as max-length.")
+    pattern: str = Field(description="An RE2 pattern of the names that the policy applies to.")
+    definition: dict[str, Any] = Field(description="Keys and values, such as max-length.")
     priority: int = Field(default=0, ge=-(1 << 31), lt=1 << 31)
     apply_to: str = Field(
         default="all",
@@ -35,111 +40,114 @@ class PolicyBody(BaseModel):
     )
 
 
-class PolicyRow(PolicyBody):
-    vhost: str
-    name: str
+async def _list(
+    broker: Broker, vhosts: list[VirtualHost], operator: bool, query: ListQuery
+) -> FastJsonResponse:
+    names = {vhost.name for vhost in vhosts}
+    policies = [p for p in broker.policies if p.operator is operator and p.vhost in names]
+    return await list_rows(policies, query, policy_row, lambda policy: policy.name)
 
 
-def _check_name(name: str) -> None:
-    if len(name.encode()) > LONGEST_NAME:
-        raise bad_request(f"a name has at most {LONGEST_NAME} octets")
-
-
-async def _listed(hub: Broker, user: User, operator: bool, vhost: str | None, ask: List) -> Any:
-    seen = [vhost_for(hub, user, vhost)] if vhost is not None else visible_vhosts(hub, user)
-    names = {one.name for one in seen}
-    found = [one for one in hub.policies if one.operator is operator and one.vhost in names]
-    return await listed(found, ask, policy_row, lambda one: one.name)
-
-
-def _one(hub: Broker, user: User, vhost: str, name: str, operator: bool) -> Policy:
-    found = hub.policies.get(vhost_for(hub, user, vhost).name, name, operator)
-    if found is None:
+def _find(broker: Broker, vhost: VirtualHost, name: str, operator: bool) -> Policy:
+    policy = broker.policies.get(vhost.name, name, operator)
+    if policy is None:
         raise not_found()
-    return found
+    return policy
 
 
-async def _put(hub: Broker, policy: Policy) -> int:
-    _check_name(policy.name)
-    existed = hub.policies.get(policy.vhost, policy.name, policy.operator) is not None
-    hub.policies.put(policy)
-    await until_durable(hub)
+async def _put(
+    broker: Broker, vhost: VirtualHost, name: str, body: PolicyBody, operator: bool
+) -> int:
+    """The status of the response."""
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise bad_request(f"a name must have at most {MAX_NAME_BYTES} bytes")
+    fields = (body.pattern, body.definition, body.apply_to, body.priority)
+    existed = broker.policies.get(vhost.name, name, operator) is not None
+    broker.policies.put(Policy(vhost.name, name, *fields, operator))
+    await until_committed(broker)
     return 204 if existed else 201
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """Policies and operator policies have the same routes; they differ in these."""
-
-    path: str
-    words: str
-    operator: bool
-    makers: tuple[str, ...]
-    """Tags that may make and delete them, beside administrator."""
-    effect: str
+async def _delete(broker: Broker, vhost: VirtualHost, name: str, operator: bool) -> None:
+    broker.policies.delete(_find(broker, vhost, name, operator))
+    await until_committed(broker)
 
 
-def _add_lists(kind: _Kind) -> None:
-    path, words = kind.path, kind.words
-    readers = [require_tag("policymaker", "monitoring")]
-    rows = listing(PolicyRow)
-    seen, of_one = f"{words} of every vhost the user may see.", f"{words} of one vhost."
-
-    @router.get(path, response_model=rows, dependencies=readers, description=seen)
-    async def list_all(hub: Hub, user: CurrentUser, ask: List) -> Any:
-        return await _listed(hub, user, kind.operator, None, ask)
-
-    @router.get(
-        f"{path}/{{vhost:seg}}", response_model=rows, dependencies=readers, description=of_one
-    )
-    async def list_of_vhost(vhost: str, hub: Hub, user: CurrentUser, ask: List) -> Any:
-        return await _listed(hub, user, kind.operator, vhost, ask)
-
-    @router.get(
-        f"{path}/{{vhost:seg}}/{{name:seg}}",
-        response_model=PolicyRow,
-        dependencies=readers,
-        description=f"One of the {words.lower()}.",
-    )
-    def get_one(vhost: str, name: str, hub: Hub, user: CurrentUser) -> Row:
-        return policy_row(_one(hub, user, vhost, name, kind.operator))
+# Policies ----------------------------------------------------------------------------------------
 
 
-def _add_changes(kind: _Kind) -> None:
-    where = f"{kind.path}/{{vhost:seg}}/{{name:seg}}"
-    makers = [require_tag(*kind.makers)]
-
-    @router.put(where, status_code=201, dependencies=makers, description=kind.effect)
-    async def put_one(
-        vhost: str, name: str, hub: Hub, user: CurrentUser, response: Response, body: PolicyBody
-    ) -> None:
-        held = vhost_for(hub, user, vhost)
-        wanted = (body.pattern, body.definition, body.apply_to, body.priority, kind.operator)
-        response.status_code = await _put(hub, Policy(held.name, name, *wanted))
-
-    gone = f"Delete one of the {kind.words.lower()}."
-
-    @router.delete(where, status_code=204, dependencies=makers, description=gone)
-    async def delete_one(vhost: str, name: str, hub: Hub, user: CurrentUser) -> None:
-        hub.policies.delete(_one(hub, user, vhost, name, kind.operator))
-        await until_durable(hub)
+@router.get("/policies", response_model=Policies, dependencies=_READERS)
+async def list_policies(
+    broker: AppBroker, user: CurrentUser, query: ListParams
+) -> FastJsonResponse:
+    """Policies of all vhosts that the user may access."""
+    return await _list(broker, visible_vhosts(broker, user), False, query)
 
 
-for _kind in (
-    _Kind(
-        "/policies",
-        "Policies",
-        False,
-        ("policymaker",),
-        "Make or replace a policy; it takes effect at once on everything that it governs.",
-    ),
-    _Kind(
-        "/operator-policies",
-        "Operator policies",
-        True,
-        (),
-        "Make or replace an operator policy: limits that other policies cannot lift.",
-    ),
-):
-    _add_lists(_kind)
-    _add_changes(_kind)
+@router.get("/policies/{vhost:seg}", response_model=Policies, dependencies=_READERS)
+async def list_vhost_policies(
+    vhost: PathVhost, broker: AppBroker, query: ListParams
+) -> FastJsonResponse:
+    """Policies of one vhost."""
+    return await _list(broker, [vhost], False, query)
+
+
+@router.get("/policies/{vhost:seg}/{name:seg}", response_model=PolicyRow, dependencies=_READERS)
+async def get_policy(vhost: PathVhost, name: str, broker: AppBroker) -> dict[str, Any]:
+    """One policy."""
+    return policy_row(_find(broker, vhost, name, False))
+
+
+@router.put("/policies/{vhost:seg}/{name:seg}", dependencies=_MAKERS, **CREATED)
+async def put_policy(
+    vhost: PathVhost, name: str, broker: AppBroker, response: Response, body: PolicyBody
+) -> None:
+    """Create or replace a policy. It takes effect at once."""
+    response.status_code = await _put(broker, vhost, name, body, False)
+
+
+@router.delete("/policies/{vhost:seg}/{name:seg}", dependencies=_MAKERS, **NO_CONTENT)
+async def delete_policy(vhost: PathVhost, name: str, broker: AppBroker) -> None:
+    """Delete a policy."""
+    await _delete(broker, vhost, name, False)
+
+
+# Operator policies -------------------------------------------------------------------------------
+
+
+@router.get("/operator-policies", response_model=Policies, dependencies=_READERS)
+async def list_operator_policies(
+    broker: AppBroker, user: CurrentUser, query: ListParams
+) -> FastJsonResponse:
+    """Operator policies of all vhosts that the user may access."""
+    return await _list(broker, visible_vhosts(broker, user), True, query)
+
+
+@router.get("/operator-policies/{vhost:seg}", response_model=Policies, dependencies=_READERS)
+async def list_vhost_operator_policies(
+    vhost: PathVhost, broker: AppBroker, query: ListParams
+) -> FastJsonResponse:
+    """Operator policies of one vhost."""
+    return await _list(broker, [vhost], True, query)
+
+
+@router.get(
+    "/operator-policies/{vhost:seg}/{name:seg}", response_model=PolicyRow, dependencies=_READERS
+)
+async def get_operator_policy(vhost: PathVhost, name: str, broker: AppBroker) -> dict[str, Any]:
+    """One operator policy."""
+    return policy_row(_find(broker, vhost, name, True))
+
+
+@router.put("/operator-policies/{vhost:seg}/{name:seg}", dependencies=_OPERATORS, **CREATED)
+async def put_operator_policy(
+    vhost: PathVhost, name: str, broker: AppBroker, response: Response, body: PolicyBody
+) -> None:
+    """Create or replace an operator policy: limits that no other policy can exceed."""
+    response.status_code = await _put(broker, vhost, name, body, True)
+
+
+@router.delete("/operator-policies/{vhost:seg}/{name:seg}", dependencies=_OPERATORS, **NO_CONTENT)
+async def delete_operator_policy(vhost: PathVhost, name: str, broker: AppBroker) -> None:
+    """Delete an operator policy."""
+    await _delete(broker, vhost, name, True)

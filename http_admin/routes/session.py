@@ -1,4 +1,4 @@
-"""Signing in and out, and who one is."""
+"""Login, logout, and the current user."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from http_admin.auth import (
+from leveret.broker import User
+from leveret.broker.access.users import hash_password
+from leveret.http_admin.auth import (
     COOKIE,
     CurrentUser,
-    checked,
-    get_doorkeeper,
+    check_password,
+    get_sessions,
     require_management_tag,
 )
-from http_admin.errors import bad_request
-from http_admin.views import Row
-from leveret.broker import User
-from leveret.broker.users import hash_password
+from leveret.http_admin.errors import bad_request
+from leveret.http_admin.responses import ERROR_RESPONSES, NO_CONTENT
+from leveret.http_admin.schemas.access import HashedPassword, Identity
 
-router = APIRouter(prefix="/api", tags=["session"])
+router = APIRouter(prefix="/api", tags=["session"], responses=ERROR_RESPONSES)
 
 
 class Credentials(BaseModel):
@@ -29,34 +30,22 @@ class Credentials(BaseModel):
     password: str = Field(max_length=1024)
 
 
-class HashedPassword(BaseModel):
-    ok: str = Field(description="Salt and hash, in base64.")
-
-
-class Identity(BaseModel):
-    name: str
-    tags: list[str]
-    is_internal_user: bool
-    csrf: str | None = Field(
-        default=None, description="Goes into the header X-CSRF-Token of every change."
-    )
-
-
-@router.get("/whoami", response_model=Identity)
-def whoami(user: CurrentUser, request: Request) -> Row:
-    """The user who asks, and the CSRF token of a session."""
+@router.get("/whoami")
+async def whoami(user: CurrentUser, request: Request) -> Identity:
+    """The current user, and the CSRF token of a session."""
     session = getattr(request.state, "session", None)
     return _identity(user, session.csrf if session is not None else None)
 
 
-def _identity(user: User, csrf: str | None) -> Row:
-    row: Row = {"name": user.name, "tags": list(user.tags), "is_internal_user": True}
-    return row if csrf is None else row | {"csrf": csrf}
+def _identity(user: User, csrf: str | None) -> Identity:
+    row: Identity = {"name": user.name, "tags": list(user.tags), "is_internal_user": True}
+    if csrf is not None:
+        row["csrf"] = csrf
+    return row
 
 
 @router.post(
     "/login",
-    response_model=Identity,
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -64,14 +53,15 @@ def _identity(user: User, csrf: str | None) -> Row:
         }
     },
 )
-async def login(request: Request, response: Response) -> Row:
-    """Start a session: the answer sets a cookie and carries the CSRF token."""
-    given = _credentials(await request.body())
-    doorkeeper = get_doorkeeper(request)
-    user = request.state.user = await checked(request, given.username, given.password)
+async def login(request: Request, response: Response) -> Identity:
+    """Start a session: the response sets a cookie and contains the CSRF token."""
+    credentials = _parse_credentials(await request.body())
+    user = await check_password(request, credentials.username, credentials.password)
+    request.state.user = user
     require_management_tag(user)
-    doorkeeper.sign_out(request.cookies.get(COOKIE, ""))
-    token, session = doorkeeper.sign_in(user)
+    sessions = get_sessions(request)
+    sessions.delete(request.cookies.get(COOKIE, ""))
+    token, session = sessions.create(user)
     response.set_cookie(
         COOKIE,
         token,
@@ -83,27 +73,26 @@ async def login(request: Request, response: Response) -> Row:
     return _identity(user, session.csrf)
 
 
-def _credentials(body: bytes) -> Credentials:
+def _parse_credentials(body: bytes) -> Credentials:
     """JSON, or a form as RabbitMQ's own page sends it."""
     try:
-        found: Any = orjson.loads(body)
+        fields: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
-        found = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
+        fields = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
     try:
-        return Credentials.model_validate(found)
+        return Credentials.model_validate(fields)
     except ValidationError:
         raise bad_request("username and password are needed") from None
 
 
-@router.post("/logout", status_code=204)
-def logout(user: CurrentUser, request: Request, response: Response) -> None:
-    """End the session here and in the browser."""
-    get_doorkeeper(request).sign_out(request.cookies.get(COOKIE, ""))
-    response.status_code = 204
+@router.post("/logout", **NO_CONTENT)
+async def logout(user: CurrentUser, request: Request, response: Response) -> None:
+    """End the session and delete its cookie."""
+    get_sessions(request).delete(request.cookies.get(COOKIE, ""))
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
 
 
-@router.get("/auth/hash_password/{password:seg}", response_model=HashedPassword)
-def hash_a_password(password: str, user: CurrentUser) -> Row:
-    """A password as definitions store it."""
+@router.get("/auth/hash_password/{password:seg}")
+async def hash_a_password(password: str, user: CurrentUser) -> HashedPassword:
+    """The hash of a password as definitions contain it."""
     return {"ok": hash_password(password)}

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from http_admin.auth import TARGET, CurrentUser, Hub, require_tag, require_unchanged
-from http_admin.durable import until_durable
-from http_admin.errors import bad_request, not_found
-from http_admin.fields import LimitBody, Tags
-from http_admin.listing import List, listed
-from http_admin.noting import in_a_row
-from http_admin.shapes import listing
-from http_admin.views import Row
 from leveret.broker import Broker, User
-from leveret.broker.access.passwords import ARGON2ID, LONGEST, check_hash
-from leveret.broker.definitions import user_row
-from leveret.broker.parameters import KNOWN_USER_LIMITS, check_limits
+from leveret.broker.access.passwords import MAX_PASSWORD_LENGTH, check_hash
+from leveret.broker.definitions.export import user_row
+from leveret.broker.policies.parameters import KNOWN_USER_LIMITS, check_limits
+from leveret.http_admin.auth import (
+    AUDIT_TARGET,
+    AppBroker,
+    CurrentUser,
+    require_tag,
+    require_unchanged,
+)
+from leveret.http_admin.commit import until_committed
+from leveret.http_admin.errors import bad_request, not_found
+from leveret.http_admin.json_response import FastJsonResponse
+from leveret.http_admin.listing import ListParams, list_rows
+from leveret.http_admin.middleware.audit_text import comma_separated
+from leveret.http_admin.responses import CREATED, ERROR_RESPONSES, NO_CONTENT
+from leveret.http_admin.schemas.access import UserLimits, UserRow
+from leveret.http_admin.schemas.common import listing
+from leveret.http_admin.schemas.fields import LimitBody, Tags
 
-router = APIRouter(prefix="/api", tags=["users"], dependencies=[require_tag()])
-LONGEST_NAME = 255
+router = APIRouter(
+    prefix="/api", tags=["users"], dependencies=[require_tag()], responses=ERROR_RESPONSES
+)
+MAX_NAME_BYTES = 255
 
 
 class UserBody(BaseModel):
@@ -29,89 +40,82 @@ class UserBody(BaseModel):
     password: str | None = None
     password_hash: str | None = Field(
         default=None,
-        description="Argon2id, or base64 of salt and digest; empty: nobody can log in.",
+        description="Argon2id, or base64 of salt and digest; empty: the user cannot log in.",
     )
     hashing_algorithm: str | None = None
-
-
-class UserRow(BaseModel):
-    name: str
-    password_hash: str
-    hashing_algorithm: str
-    tags: list[str]
-    limits: dict[str, int]
 
 
 class UserNames(BaseModel):
     users: list[str]
 
 
-def _user(hub: Broker, name: str) -> User:
-    found = hub.users.by_name.get(name)
-    if found is None:
+def _find(broker: Broker, name: str) -> User:
+    user = broker.users.by_name.get(name)
+    if user is None:
         raise not_found()
-    return found
+    return user
 
 
-def _without(hub: Broker, names: set[str]) -> list[User]:
-    return [one for one in hub.users.by_name.values() if one.name not in names]
+def _except(broker: Broker, names: set[str]) -> list[User]:
+    return [user for user in broker.users.by_name.values() if user.name not in names]
 
 
 @router.get("/users", response_model=listing(UserRow))
-async def list_users(hub: Hub, ask: List) -> Any:
-    """Every user."""
-    return await listed(hub.users.by_name.values(), ask, user_row, lambda one: one.name)
+async def list_users(broker: AppBroker, query: ListParams) -> FastJsonResponse:
+    """All users."""
+    return await list_rows(broker.users.by_name.values(), query, user_row, lambda user: user.name)
 
 
 @router.get("/users/without-permissions", response_model=list[UserRow])
-def users_without_permissions(hub: Hub) -> list[Row]:
-    """Users that may enter no virtual host."""
-    allowed = {user for user, _ in hub.users.permissions}
-    return [user_row(one) for one in hub.users.by_name.values() if one.name not in allowed]
+async def users_without_permissions(broker: AppBroker) -> list[dict[str, Any]]:
+    """Users that may access no virtual host."""
+    allowed = {user for user, _ in broker.users.permissions}
+    return [user_row(user) for user in _except(broker, allowed)]
 
 
-@router.post("/users/bulk-delete", status_code=204)
-async def delete_users(hub: Hub, request: Request, body: UserNames) -> None:
-    """Delete several users; unknown names are passed over."""
-    known = [name for name in dict.fromkeys(body.users) if name in hub.users.by_name]
-    setattr(request.state, TARGET, list(in_a_row(known)))
-    hub.users.require_administrator(_without(hub, set(known)))
-    for name in known:
-        hub.delete_user(name)
-    await until_durable(hub)
+@router.post("/users/bulk-delete", **NO_CONTENT)
+async def delete_users(broker: AppBroker, request: Request, body: UserNames) -> None:
+    """Delete several users; unknown names are ignored."""
+    names = [name for name in dict.fromkeys(body.users) if name in broker.users.by_name]
+    setattr(request.state, AUDIT_TARGET, list(comma_separated(names)))
+    broker.users.require_administrator(_except(broker, set(names)))
+    for name in names:
+        broker.delete_user(name)
+    await until_committed(broker)
 
 
 @router.get("/users/{name:seg}", response_model=UserRow)
-def get_user(name: str, hub: Hub) -> Row:
+async def get_user(name: str, broker: AppBroker) -> dict[str, Any]:
     """One user."""
-    return user_row(_user(hub, name))
+    return user_row(_find(broker, name))
 
 
-@router.put("/users/{name:seg}", status_code=201)
+@router.put("/users/{name:seg}", **CREATED)
 async def put_user(
     name: str,
-    hub: Hub,
+    broker: AppBroker,
     user: CurrentUser,
     request: Request,
     response: Response,
     body: UserBody,
 ) -> None:
-    """Make or change a user: tags, and a password or its hash.
+    """Create or change a user: its tags, and its password or the hash of one.
 
-    Without either the user is kept without a password: nobody can log in with it. The last
-    administrator keeps tag and password: nobody could give them back.
+    A user without either cannot log in. The last administrator keeps its tag and its password,
+    since no other user could restore them.
     """
     if body.tags is None:
         raise bad_request("tags_not_present")
-    if not name or len(name.encode()) > LONGEST_NAME:
-        raise bad_request(f"a user's name has 1 to {LONGEST_NAME} octets")
-    hashed, hashing = await _credentials(hub, body, user.name)
-    await require_unchanged(request, user)
+    if not name or len(name.encode()) > MAX_NAME_BYTES:
+        raise bad_request(f"a user name must have 1 to {MAX_NAME_BYTES} bytes")
+    password_hash, algorithm = await _password_hash(broker, body, user.name)
+    require_unchanged(request, user)  # hashing takes a while
     tags = checked_tags(body.tags)
-    hub.users.require_administrator([*_without(hub, {name}), User(name, hashed, hashing, tags)])
-    existed = name in hub.users.by_name
-    hub.users.put_user(name, hashed, tags, hashing)
-    await until_durable(hub)
+    changed = User(name, password_hash, algorithm, tags)
+    broker.users.require_administrator([*_except(broker, {name}), changed])
+    existed = name in broker.users.by_name
+    broker.users.put_user(name, password_hash, tags, algorithm)
+    await until_committed(broker)
     response.status_code = 204 if existed else 201
 
 
@@ -122,67 +126,64 @@ def checked_tags(tags: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tags))
 
 
-async def _credentials(hub: Broker, body: UserBody, by: str) -> tuple[str, str]:
+async def _password_hash(broker: Broker, body: UserBody, requested_by: str) -> tuple[str, str]:
+    """The hash of the given password, or the given hash, and its algorithm."""
     if body.password is not None and body.password_hash is not None:
         raise bad_request("both_password_and_password_hash_are_provided")
     if body.password is not None:
         if not body.password:
             raise bad_request("the password must not be empty")
-        if len(body.password) > LONGEST:
-            raise bad_request(f"a password has at most {LONGEST} characters")
-        return await hub.access.logins.hash(body.password, by), ARGON2ID
-    hashed = body.password_hash or ""
-    return hashed, check_hash(hashed, body.hashing_algorithm)
+        if len(body.password) > MAX_PASSWORD_LENGTH:
+            raise bad_request(f"a password has at most {MAX_PASSWORD_LENGTH} characters")
+        return await broker.authenticator.hash_new_password(body.password, requested_by)
+    given = body.password_hash or ""
+    return given, check_hash(given, body.hashing_algorithm)
 
 
-@router.delete("/users/{name:seg}", status_code=204)
-async def delete_user(name: str, hub: Hub) -> None:
-    """Delete a user; their connections are closed. The last administrator stays."""
-    _user(hub, name)
-    hub.users.require_administrator(_without(hub, {name}))
-    hub.delete_user(name)
-    await until_durable(hub)
+@router.delete("/users/{name:seg}", **NO_CONTENT)
+async def delete_user(name: str, broker: AppBroker) -> None:
+    """Delete a user and close its connections. The last administrator cannot be deleted."""
+    _find(broker, name)
+    broker.users.require_administrator(_except(broker, {name}))
+    broker.delete_user(name)
+    await until_committed(broker)
 
 
 # Limits ------------------------------------------------------------------------------------------
 
 
-class UserLimits(BaseModel):
-    user: str
-    value: dict[str, int] = Field(description="max-connections and max-channels; -1 is no limit.")
+def _limit_rows(users: Iterable[User]) -> list[UserLimits]:
+    return [{"user": user.name, "value": dict(user.limits)} for user in users if user.limits]
 
 
-def _limits(users: list[User]) -> list[Row]:
-    return [{"user": one.name, "value": dict(one.limits)} for one in users if one.limits]
+@router.get("/user-limits")
+async def list_user_limits(broker: AppBroker) -> list[UserLimits]:
+    """Limits of all users that have any."""
+    return _limit_rows(broker.users.by_name.values())
 
 
-@router.get("/user-limits", response_model=list[UserLimits])
-def list_user_limits(hub: Hub) -> list[Row]:
-    """Limits of every user that has any."""
-    return _limits(list(hub.users.by_name.values()))
-
-
-@router.get("/user-limits/{name:seg}", response_model=list[UserLimits])
-def get_user_limits(name: str, hub: Hub) -> list[Row]:
+@router.get("/user-limits/{name:seg}")
+async def get_user_limits(name: str, broker: AppBroker) -> list[UserLimits]:
     """Limits of one user."""
-    return _limits([_user(hub, name)])
+    return _limit_rows([_find(broker, name)])
 
 
-@router.put("/user-limits/{name:seg}/{limit:seg}", status_code=204)
-async def put_user_limit(name: str, limit: str, hub: Hub, body: LimitBody) -> None:
+@router.put("/user-limits/{name:seg}/{limit:seg}", **NO_CONTENT)
+async def put_user_limit(name: str, limit: str, broker: AppBroker, body: LimitBody) -> None:
     """Limit a user's connections (max-connections) or channels (max-channels).
 
-    The limit of channels is kept and shown; it is not enforced.
+    The limit of channels is stored and shown, but not enforced.
     """
-    user = _user(hub, name)
+    user = _find(broker, name)
     check_limits({limit: body.value}, KNOWN_USER_LIMITS)
-    hub.users.set_limits(name, {**user.limits, limit: body.value})
-    await until_durable(hub)
+    broker.users.set_limits(name, {**user.limits, limit: body.value})
+    await until_committed(broker)
 
 
-@router.delete("/user-limits/{name:seg}/{limit:seg}", status_code=204)
-async def delete_user_limit(name: str, limit: str, hub: Hub) -> None:
-    """Lift a limit."""
-    user = _user(hub, name)
-    hub.users.set_limits(name, {key: most for key, most in user.limits.items() if key != limit})
-    await until_durable(hub)
+@router.delete("/user-limits/{name:seg}/{limit:seg}", **NO_CONTENT)
+async def delete_user_limit(name: str, limit: str, broker: AppBroker) -> None:
+    """Remove a limit."""
+    user = _find(broker, name)
+    remaining = {key: value for key, value in user.limits.items() if key != limit}
+    broker.users.set_limits(name, remaining)
+    await until_committed(broker)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from http_admin.auth import CurrentUser, Hub, require_tag, vhost_for, visible_vhosts
-from http_admin.durable import until_durable
-from http_admin.errors import ApiError, bad_request, not_found
-from http_admin.fields import LimitBody, Tags
-from http_admin.listing import List, listed
-from http_admin.samples import SampleRange, Samples
-from http_admin.shapes import MessageStats, OctetRates, QueueTotals, listing
-from http_admin.shapes_definitions import VhostMetadata
-from http_admin.views import Row, lengths, message_stats, octet_rates
 from leveret.broker import Broker, VirtualHost
-from leveret.broker.metrics import VHOST_FIELDS, Octets, vhost_values
-from leveret.broker.parameters import KNOWN_VHOST_LIMITS, LIMITS_NAME, VHOST_LIMITS, check_limits
-from leveret.model.store import PermissionDefinition
-from queues.spec import check_default_kind
+from leveret.broker.policies.parameters import (
+    KNOWN_VHOST_LIMITS,
+    LIMITS_NAME,
+    VHOST_LIMITS,
+    check_limits,
+)
+from leveret.http_admin.auth import AppBroker, CurrentUser, PathVhost, require_tag, visible_vhosts
+from leveret.http_admin.commit import until_committed
+from leveret.http_admin.errors import ApiError, bad_request, not_found
+from leveret.http_admin.json_response import FastJsonResponse
+from leveret.http_admin.listing import ListParams, list_rows
+from leveret.http_admin.responses import CREATED, ERROR_RESPONSES, NO_CONTENT
+from leveret.http_admin.rows.vhosts import vhost_row
+from leveret.http_admin.samples import Samples
+from leveret.http_admin.schemas.common import listing
+from leveret.http_admin.schemas.fields import LimitBody, Tags
+from leveret.http_admin.schemas.vhosts import VhostLimits, VhostRow
+from leveret.model.definitions import PermissionDefinition
+from leveret.queues.spec import check_default_kind
 
-router = APIRouter(prefix="/api", tags=["vhosts"])
-LONGEST_NAME = 255
+router = APIRouter(prefix="/api", tags=["vhosts"], responses=ERROR_RESPONSES)
+MAX_NAME_BYTES = 255
+_ADMINISTRATOR = [require_tag()]
 
 
 class VhostBody(BaseModel):
@@ -37,183 +44,133 @@ class VhostBody(BaseModel):
     tracing: bool | None = None
 
 
-class VhostRow(QueueTotals, OctetRates):
-    name: str
-    description: str
-    tags: list[str]
-    default_queue_type: str
-    protected_from_deletion: bool
-    metadata: VhostMetadata
-    tracing: bool
-    cluster_state: dict[str, str]
-    message_stats: MessageStats | None = None
-
-
-def vhost_row(
-    hub: Broker, vhost: VirtualHost, octets: Octets, ask: SampleRange | None = None
-) -> Row:
-    options = vhost.options
-    values = vhost_values(vhost, octets)
-    of = dict(zip(VHOST_FIELDS, values, strict=True))
-    series = hub.metrics.vhosts.get(vhost)
-    metadata: Row = {
-        "description": options.get("description", ""),
-        "tags": options.get("tags", []),
-        "default_queue_type": options.get("default_queue_type", "classic"),
-    }
-    row: Row = {
-        "name": vhost.name,
-        **metadata,
-        "protected_from_deletion": options.get("protected_from_deletion", False),
-        "metadata": metadata,
-        "tracing": options.get("tracing", False),
-        "cluster_state": {hub.settings.node_name: "running"},
-        **lengths(of["messages_ready"], of["messages_unacknowledged"], series, VHOST_FIELDS, ask),
-        "recv_oct": of["recv_oct"],
-        "send_oct": of["send_oct"],
-        **octet_rates(series, ask, VHOST_FIELDS.index("recv_oct")),
-    }
-    stats = message_stats(VHOST_FIELDS, values, series, ask)
-    if stats:
-        row["message_stats"] = stats
-    return row
-
-
 @router.get("/vhosts", response_model=listing(VhostRow))
-async def list_vhosts(hub: Hub, user: CurrentUser, ask: List, samples: Samples) -> Any:
-    """Virtual hosts the user may see."""
-    octets = hub.metrics.octets()
-    return await listed(
-        visible_vhosts(hub, user),
-        ask,
-        lambda one: vhost_row(hub, one, octets, samples),
-        lambda one: one.name,
+async def list_vhosts(
+    broker: AppBroker, user: CurrentUser, query: ListParams, samples: Samples
+) -> FastJsonResponse:
+    """Virtual hosts that the user may access."""
+    traffic = broker.metrics.traffic()
+    return await list_rows(
+        visible_vhosts(broker, user),
+        query,
+        lambda vhost: vhost_row(broker, vhost, traffic, samples),
+        lambda vhost: vhost.name,
     )
 
 
-@router.get("/vhosts/{vhost:seg}", response_model=VhostRow)
-def get_vhost(vhost: str, hub: Hub, user: CurrentUser, samples: Samples) -> Row:
+@router.get("/vhosts/{vhost:seg}")
+async def get_vhost(vhost: PathVhost, broker: AppBroker, samples: Samples) -> VhostRow:
     """One virtual host."""
-    return vhost_row(hub, vhost_for(hub, user, vhost), hub.metrics.octets(), samples)
+    return vhost_row(broker, vhost, broker.metrics.traffic(), samples)
 
 
-@router.put("/vhosts/{vhost:seg}", status_code=201, dependencies=[require_tag()])
+@router.put("/vhosts/{vhost:seg}", dependencies=_ADMINISTRATOR, **CREATED)
 async def put_vhost(
-    vhost: str, hub: Hub, user: CurrentUser, response: Response, body: VhostBody | None = None
+    vhost: str,
+    broker: AppBroker,
+    user: CurrentUser,
+    response: Response,
+    body: VhostBody | None = None,
 ) -> None:
-    """Make a virtual host, or change its description and the like; fields left out stay.
+    """Create a virtual host, or change its description and other fields; omitted fields stay.
 
-    Whoever makes one may do everything in it.
+    The user who creates a virtual host gets all permissions in it.
     """
-    given = (body or VhostBody()).model_dump(exclude_none=True)
-    if given.get("default_queue_type") in ("", "undefined"):
-        del given["default_queue_type"]
-    elif "default_queue_type" in given:
-        check_default_kind(given["default_queue_type"])
-    found = hub.vhosts.get(vhost)
-    if found is None:
+    options = (body or VhostBody()).model_dump(exclude_none=True)
+    if options.get("default_queue_type") in ("", "undefined"):
+        del options["default_queue_type"]
+    elif "default_queue_type" in options:
+        check_default_kind(options["default_queue_type"])
+    await broker.vhost_deletions.finished(vhost)
+    existing = broker.vhosts.get(vhost)
+    if existing is None:
         check_vhost_name(vhost)
-        hub.add_vhost(vhost, given)
-        hub.users.set_permission(PermissionDefinition(user.name, vhost, ".*", ".*", ".*"))
+        broker.add_vhost(vhost, options)
+        broker.users.set_permission(PermissionDefinition(user.name, vhost, ".*", ".*", ".*"))
     else:
-        hub.set_vhost_options(found, {**found.options, **given})
-    await until_durable(hub)
-    response.status_code = 201 if found is None else 204
+        broker.set_vhost_options(existing, {**existing.options, **options})
+    await until_committed(broker)
+    response.status_code = 201 if existing is None else 204
 
 
 def check_vhost_name(name: str) -> None:
-    if not name or len(name.encode()) > LONGEST_NAME:
-        raise bad_request(f"a vhost's name has 1 to {LONGEST_NAME} octets")
+    if not name or len(name.encode()) > MAX_NAME_BYTES:
+        raise bad_request(f"a vhost name must have 1 to {MAX_NAME_BYTES} bytes")
 
 
-@router.delete("/vhosts/{vhost:seg}", status_code=204, dependencies=[require_tag()])
-async def delete_vhost(vhost: str, hub: Hub) -> None:
-    """Delete a virtual host with everything in it; its clients are disconnected."""
-    found = hub.vhosts.get(vhost)
-    if found is None:
+@router.delete("/vhosts/{vhost:seg}", dependencies=_ADMINISTRATOR, **NO_CONTENT)
+async def delete_vhost(vhost: str, broker: AppBroker) -> None:
+    """Delete a virtual host with everything in it, and close its connections."""
+    existing = broker.vhosts.get(vhost)
+    if existing is None:
         raise not_found()
-    if found.options.get("protected_from_deletion"):
+    if existing.options.get("protected_from_deletion"):
         raise ApiError(412, f"vhost '{vhost}' is protected from deletion")
-    hub.delete_vhost(vhost)
-    await until_durable(hub)
+    await broker.vhost_deletions.run(vhost)
+    await until_committed(broker)
 
 
-@router.post(
-    "/vhosts/{vhost:seg}/deletion/protection", status_code=204, dependencies=[require_tag()]
-)
-async def protect_vhost(vhost: str, hub: Hub, user: CurrentUser) -> None:
-    """Refuse to delete this virtual host from now on."""
-    await _protect(hub, vhost_for(hub, user, vhost), True)
+@router.post("/vhosts/{vhost:seg}/deletion/protection", dependencies=_ADMINISTRATOR, **NO_CONTENT)
+async def protect_vhost(vhost: PathVhost, broker: AppBroker) -> None:
+    """Protect a virtual host from deletion."""
+    await _set_protection(broker, vhost, True)
 
 
-@router.delete(
-    "/vhosts/{vhost:seg}/deletion/protection", status_code=204, dependencies=[require_tag()]
-)
-async def unprotect_vhost(vhost: str, hub: Hub, user: CurrentUser) -> None:
-    """Let this virtual host be deleted again."""
-    await _protect(hub, vhost_for(hub, user, vhost), False)
+@router.delete("/vhosts/{vhost:seg}/deletion/protection", dependencies=_ADMINISTRATOR, **NO_CONTENT)
+async def unprotect_vhost(vhost: PathVhost, broker: AppBroker) -> None:
+    """Allow a protected virtual host to be deleted again."""
+    await _set_protection(broker, vhost, False)
 
 
-async def _protect(hub: Broker, vhost: VirtualHost, protected: bool) -> None:
-    hub.set_vhost_options(vhost, {**vhost.options, "protected_from_deletion": protected})
-    await until_durable(hub)
+async def _set_protection(broker: Broker, vhost: VirtualHost, is_protected: bool) -> None:
+    options = {**vhost.options, "protected_from_deletion": is_protected}
+    broker.set_vhost_options(vhost, options)
+    await until_committed(broker)
 
 
-@router.post("/vhosts/{vhost:seg}/start/{node:seg}", status_code=204, dependencies=[require_tag()])
-def start_vhost(vhost: str, node: str, hub: Hub, user: CurrentUser) -> None:
-    """Virtual hosts always run: nothing to be done."""
-    vhost_for(hub, user, vhost)
-    if node != hub.settings.node_name:
+@router.post("/vhosts/{vhost:seg}/start/{node:seg}", dependencies=_ADMINISTRATOR, **NO_CONTENT)
+async def start_vhost(vhost: PathVhost, node: str, broker: AppBroker) -> None:
+    """Does nothing: virtual hosts always run."""
+    if node != broker.settings.node_name:
         raise not_found()
 
 
 # Limits ------------------------------------------------------------------------------------------
 
 
-class VhostLimits(BaseModel):
-    vhost: str
-    value: dict[str, int] = Field(description="max-connections and max-queues; -1 is no limit.")
+def _limit_rows(broker: Broker, vhosts: Iterable[VirtualHost]) -> list[VhostLimits]:
+    limits = [(vhost.name, broker.parameters.vhost_limits(vhost.name)) for vhost in vhosts]
+    return [{"vhost": name, "value": dict(values)} for name, values in limits if values]
 
 
-def _limits(hub: Broker, vhosts: list[VirtualHost]) -> list[Row]:
-    found = [(vhost.name, hub.parameters.vhost_limits(vhost.name)) for vhost in vhosts]
-    return [{"vhost": name, "value": dict(limits)} for name, limits in found if limits]
+@router.get("/vhost-limits")
+async def list_vhost_limits(broker: AppBroker, user: CurrentUser) -> list[VhostLimits]:
+    """Limits of all virtual hosts that have any."""
+    return _limit_rows(broker, visible_vhosts(broker, user))
 
 
-@router.get("/vhost-limits", response_model=list[VhostLimits])
-def list_vhost_limits(hub: Hub, user: CurrentUser) -> list[Row]:
-    """Limits of every virtual host that has any."""
-    return _limits(hub, visible_vhosts(hub, user))
-
-
-@router.get("/vhost-limits/{vhost:seg}", response_model=list[VhostLimits])
-def get_vhost_limits(vhost: str, hub: Hub, user: CurrentUser) -> list[Row]:
+@router.get("/vhost-limits/{vhost:seg}")
+async def get_vhost_limits(vhost: PathVhost, broker: AppBroker) -> list[VhostLimits]:
     """Limits of one virtual host."""
-    return _limits(hub, [vhost_for(hub, user, vhost)])
+    return _limit_rows(broker, [vhost])
 
 
-@router.put("/vhost-limits/{vhost:seg}/{limit:seg}", status_code=204, dependencies=[require_tag()])
-async def put_vhost_limit(
-    vhost: str, limit: str, hub: Hub, user: CurrentUser, body: LimitBody
-) -> None:
+@router.put("/vhost-limits/{vhost:seg}/{limit:seg}", dependencies=_ADMINISTRATOR, **NO_CONTENT)
+async def put_vhost_limit(vhost: PathVhost, limit: str, broker: AppBroker, body: LimitBody) -> None:
     """Limit connections (max-connections) or queues (max-queues)."""
-    held = vhost_for(hub, user, vhost)
     check_limits({limit: body.value}, KNOWN_VHOST_LIMITS)
-    limits = {**hub.parameters.vhost_limits(held.name), limit: body.value}
-    hub.parameters.put(held.name, VHOST_LIMITS, LIMITS_NAME, limits)
-    await until_durable(hub)
+    limits = {**broker.parameters.vhost_limits(vhost.name), limit: body.value}
+    broker.parameters.put(vhost.name, VHOST_LIMITS, LIMITS_NAME, limits)
+    await until_committed(broker)
 
 
-@router.delete(
-    "/vhost-limits/{vhost:seg}/{limit:seg}", status_code=204, dependencies=[require_tag()]
-)
-async def delete_vhost_limit(vhost: str, limit: str, hub: Hub, user: CurrentUser) -> None:
-    """Lift a limit."""
-    held = vhost_for(hub, user, vhost)
-    limits = dict(hub.parameters.vhost_limits(held.name))
+@router.delete("/vhost-limits/{vhost:seg}/{limit:seg}", dependencies=_ADMINISTRATOR, **NO_CONTENT)
+async def delete_vhost_limit(vhost: PathVhost, limit: str, broker: AppBroker) -> None:
+    """Remove a limit."""
+    limits = dict(broker.parameters.vhost_limits(vhost.name))
     limits.pop(limit, None)
     if limits:
-        hub.parameters.put(held.name, VHOST_LIMITS, LIMITS_NAME, limits)
+        broker.parameters.put(vhost.name, VHOST_LIMITS, LIMITS_NAME, limits)
     else:
-        hub.parameters.delete(held.name, VHOST_LIMITS, LIMITS_NAME)
-    await until_durable(hub)
+        broker.parameters.delete(vhost.name, VHOST_LIMITS, LIMITS_NAME)
+    await until_committed(broker)

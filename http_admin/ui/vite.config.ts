@@ -1,5 +1,5 @@
-import { defineConfig } from 'vitest/config';
 import { loadEnv } from 'vite';
+import { defineConfig } from 'vitest/config';
 
 // `npm run dev` serves the sources and hands /api to a running broker.
 export default defineConfig(({ mode }) => ({
@@ -11,7 +11,7 @@ export default defineConfig(({ mode }) => ({
   },
   server: {
     host: '127.0.0.1',
-    proxy: { '/api': loadEnv(mode, '.', 'LEVERET_')['LEVERET_URL'] ?? 'http://127.0.0.1:15672' },
+    proxy: { '/api': loadEnv(mode, '.', 'LEVERET_').LEVERET_URL ?? 'http://127.0.0.1:15672' },
   },
   test: { include: ['test/**/*.test.ts'], environment: 'node' },
 }));

@@ -1,10 +1,20 @@
-"""The hub the rooms meet in: virtual hosts, users and rights, and the end of a loop turn."""
+"""The broker between servers and queues: virtual hosts, users, permissions, and the event loop."""
 
-from leveret.broker.broker import BACKLOG_HIGH, Broker, ChannelEntry, ConnectionEntry
-from leveret.broker.users import Action, Right, User
+from leveret.broker.access.users import Action, Permission, User
+from leveret.broker.broker import Broker, ChannelEntry, ConnectionEntry
+from leveret.broker.runtime.commit_waiters import ConfirmWait
+from leveret.broker.runtime.resource_monitor import BACKLOG_HIGH
 from leveret.broker.vhost import Plan, VirtualHost
 
 __all__ = [
-    "BACKLOG_HIGH", "Action", "Broker", "ChannelEntry", "ConnectionEntry", "Plan", "Right", "User",
+    "BACKLOG_HIGH",
+    "Action",
+    "Broker",
+    "ChannelEntry",
+    "ConfirmWait",
+    "ConnectionEntry",
+    "Permission",
+    "Plan",
+    "User",
     "VirtualHost",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
-"""The hub: virtual hosts, users, and the one order in which things become durable.
+"""The broker: virtual hosts, users, and the one order in which changes become durable.
 
-Built from a store; `start` takes up what the store holds. Fronts reach everything from here, and
-the hub reaches fronts only through what they registered: connections to be listed or closed.
+Built from a store; `start` recovers the store's content. The AMQP and HTTP servers reach every part
+from here. The broker reaches them only through what they registered: connections that it can list
+and close. Event-loop thread only; the store calls back on it.
 """
 
 from __future__ import annotations
@@ -11,73 +12,62 @@ import itertools
 import json
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from typing import Any, Protocol
 
-from exchange import Exchange
-from leveret.broker import firehose, governing, hooks, recovery
-from leveret.broker.access.gate import Gate
-from leveret.broker.alarms import Alarms
-from leveret.broker.clock_moves import ClockMoves
-from leveret.broker.commits import Commits
-from leveret.broker.dead_letters import DeadLetters
-from leveret.broker.deadlines import Deadlines
-from leveret.broker.events import Events
-from leveret.broker.log_keeper import LogKeeper
-from leveret.broker.logs import Logs
-from leveret.broker.metrics import Metrics, queue_values
-from leveret.broker.parameters import CLUSTER_NAME, GLOBAL, Parameters
-from leveret.broker.policies import Policies
-from leveret.broker.stations import KEYS_OF_QUEUE, Stations
-from leveret.broker.turn import Turn
-from leveret.broker.upkeep import Upkeep
-from leveret.broker.users import User, Users, hash_password
+from leveret.broker import recovery
+from leveret.broker.access.audit import AuditLog
+from leveret.broker.access.authentication import Authenticator
+from leveret.broker.access.limits import apply_limits
+from leveret.broker.access.users import User, Users, hash_password
+from leveret.broker.definitions.pending_import import DefinitionsImports
+from leveret.broker.events import firehose
+from leveret.broker.events.events import Events
+from leveret.broker.logs.manager import LogManager
+from leveret.broker.logs.service import LogService
+from leveret.broker.metrics import Metrics
+from leveret.broker.policies import policy_effects
+from leveret.broker.policies.parameters import CLUSTER_NAME, GLOBAL, Parameters
+from leveret.broker.policies.policies import Policies
+from leveret.broker.publishing.dead_letters import DeadLetters
+from leveret.broker.publishing.plugin_exchanges import PluginExchanges
+from leveret.broker.publishing.republished_redelivery import RepublishedRedelivery
+from leveret.broker.runtime.alarms import Alarms
+from leveret.broker.runtime.clock_shift import ClockShift
+from leveret.broker.runtime.commit_waiters import CommitWaiters, ConfirmLedger
+from leveret.broker.runtime.resource_monitor import ResourceMonitor
+from leveret.broker.runtime.scheduler import LoopScheduler
+from leveret.broker.runtime.slices import run_at_once
+from leveret.broker.runtime.timers import Timers
+from leveret.broker.topology import TopologyHandler
 from leveret.broker.vhost import Plan, VirtualHost
+from leveret.broker.vhost_deletion import VhostDeletions, delete_vhost
 from leveret.config import Settings
+from leveret.exchange import Exchange
+from leveret.model.clients import ChannelInfo, ConnectionInfo
 from leveret.model.clock import Clock, SystemClock
 from leveret.model.counters import SIZE_BOUNDS, Counters
+from leveret.model.definitions import Origin, PermissionDefinition, VhostDefinition
 from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.message import Message
-from leveret.model.store import (
-    Committed,
-    Definition,
-    Failed,
-    OnCommitted,
-    OnFailed,
-    Origin,
-    PermissionDefinition,
-    QueueDefinition,
-    Store,
-    VhostDefinition,
-)
-from queues import ClassicQueue, Enqueued, HeldQueue, QueueSpec
-from queues.journal import Journal, write_content
-from queues.port import Upward
+from leveret.model.store import BatchCommitted, BatchFailed, OnCommitted, OnFailed, Store
+from leveret.queues.classic.classic_queue import write_content
+from leveret.queues.port import EnqueueResult, Target
 
 log = logging.getLogger("leveret.broker")
 
-T = TypeVar("T")
-D = TypeVar("D", bound=Definition)
 MakeStore = Callable[[OnCommitted, OnFailed], Store]
 DEFAULT_VHOST = "/"
-BACKLOG_HIGH = 8 * 1024 * 1024
-BACKLOG_LOW = 2 * 1024 * 1024
-
-
-class HeldBack(Protocol):
-    def let_go(self) -> None:
-        """Reading may go on."""
 
 
 class ChannelEntry(Protocol):
     """A channel as management sees it."""
 
-    def describe(self) -> dict[str, Any]:
-        """The channel as a row of the management API."""
+    def info(self) -> ChannelInfo: ...
 
     def counts(self) -> tuple[int, ...]:
-        """In the order of `metrics.CHANNEL_FIELDS`."""
+        """Counters in the order of `metrics.CHANNEL_FIELDS`."""
 
 
 class ConnectionEntry(Protocol):
@@ -86,25 +76,31 @@ class ConnectionEntry(Protocol):
     name: str
     user: User
     vhost: VirtualHost
-    received: int
     sent: int
 
     @property
-    def kept(self) -> int:
-        """Octets of messages and methods that are not done with because they have not come whole,
-        or wait behind something."""
+    def received(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of incomplete messages, and of input that waits for a tick or for a commit."""
 
     @property
     def channels(self) -> Mapping[int, ChannelEntry]: ...
 
-    def describe(self) -> dict[str, Any]:
-        """The connection as a row of the management API."""
+    def info(self) -> ConnectionInfo: ...
 
     def close(self, reason: str) -> None:
-        """Ask the client to go: connection.close 320 with this reason."""
+        """Close the connection: sends connection.close 320 with this reason."""
 
-    def review_rights(self) -> None:
-        """The user's rights have changed: end what it may no longer do."""
+    def recheck_permissions(self) -> None:
+        """The user's permissions have changed: end what it is no longer allowed to do."""
+
+
+class StartKind(Enum):
+    FIRST = auto()
+    """The store was empty."""
+    RESTART = auto()
 
 
 class Broker:
@@ -113,120 +109,160 @@ class Broker:
     ) -> None:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
-        self.commits = Commits()
+        self.started_ms = self.clock.wall_ms()
         self.alarms = Alarms()
         self.counters = Counters()
-        self.store = make_store(self._committed, self._failed)
-        self.users = Users(self.store)
-        self.policies = Policies(self.store, lambda vhost: governing.apply_policies(self, vhost))
-        self.parameters = Parameters(self.store, lambda vhost: governing.apply_limits(self, vhost))
-        self.vhosts: dict[str, VirtualHost] = {}
-        self.connections: dict[ConnectionEntry, None] = {}
-        self.turn = Turn(
-            lambda call: asyncio.get_running_loop().call_soon(call),
-            self._flush,
-            lambda: self.clock.monotonic(),
+        # Runtime
+        self.store = make_store(self._on_committed, self._on_failed)
+        self.scheduler = LoopScheduler(
+            lambda callback: asyncio.get_running_loop().call_soon(callback),
+            self.store.flush,
+            self.clock.monotonic,
         )
-        self._message_ids: Iterator[int] = itertools.count(1)
-        self.queue_ids = itertools.count(1)
-        self.origin_ids = itertools.count(1)
-        self.started_ms = self.clock.wall_ms()
-        self.deadlines = Deadlines(self.clock, self.turn.touch)
-        self.metrics = Metrics(self)
-        self.apart: AbstractContextManager[None] = nullcontext()
-        """Around the making of what connections keep (leveret/broker/apart.py)."""
-        self.log_keeper = LogKeeper(self)
-        self.logs = Logs(self, self.log_keeper)
-        self.upkeep = Upkeep(self)
-        self.stations = Stations.of(self)
+        self.commit_waiters = CommitWaiters(self.store, self.scheduler)
+        self.timers = Timers(self.clock, self.scheduler.mark_ready)
+        self.clock_shift = ClockShift()
+        self.resource_monitor = ResourceMonitor(self)
+        self.store.on_spilled = self.resource_monitor.resume_if_backlog_drained
+        # Topology and messages
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.topology = TopologyHandler(self)
+        self.plugin_exchanges = PluginExchanges(self)
         self.dead_letters = DeadLetters(self)
-        self.clock_moves = ClockMoves()
+        self.republished_redelivery = RepublishedRedelivery()
+        self.log_manager = LogManager(self)
+        self.logs = LogService(self)
+        # Management
+        self.connections: dict[ConnectionEntry, None] = {}
+        self.metrics = Metrics(self)
+        self.users = Users(self.store)
+        self.policies = Policies(
+            self.store, lambda vhost: policy_effects.apply_policies(self, vhost)
+        )
+        self.parameters = Parameters(self.store, lambda vhost: apply_limits(self, vhost))
+        self.imports = DefinitionsImports(self)
+        self.vhost_deletions = VhostDeletions(self)
+        self.audit = AuditLog(None if settings.memory else settings.data_dir, self.clock.wall_ms)
         self.events = Events(self, DEFAULT_VHOST)
+        self.authenticator = Authenticator(self)
         self.policies.on_change = self.events.policy
         self.parameters.on_change = self.events.parameter
         self.alarms.on_change = self.events.alarm
-        self.access = Gate(self)
-        self.users.on_change = self.access.changed
-        self._classics: dict[int, ClassicQueue] = {}
-        self._held_back: dict[HeldBack, None] = {}
-        self._origins: dict[tuple[str, str], int] = {}
+        self.users.on_change = self.authenticator.on_user_changed
+        # Ids; `start` continues those of the store
+        self._message_ids: Iterator[int] = itertools.count(1)
+        self.queue_ids = itertools.count(1)
+        self.origin_ids = itertools.count(1)
+        self._http_origins: dict[tuple[str, str], int] = {}
 
     def __repr__(self) -> str:
         return f"<Broker vhosts={len(self.vhosts)} connections={len(self.connections)}>"
 
     # Starting and stopping ---------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Take up what the store holds; on a new store, make the defaults."""
+    def start(self) -> StartKind:
+        """Recover the store's content; on a new store, create the default vhost and user."""
         recovered = self.store.recover()
         self.clock.not_before(self.store.usage.last_ms)
-        self.commits.committed = self.store.committed
+        self.commit_waiters.last_committed = self.store.committed
         self._message_ids = self.store.ids
         self.queue_ids = itertools.count(recovered.last_queue_id + 1)
         self.origin_ids = itertools.count(recovered.last_origin_id + 1)
-        self.clock_moves.start(recovered, self.clock, self.store)
-        recovery.take_up(self, recovered)
-        if not self.vhosts:
-            self._make_defaults()
-        self.turn.schedule()
-        self.upkeep.start()
+        self.clock_shift.start(recovered, self.clock, self.store)
+        recovery.recover(self, recovered)
+        kind = StartKind.RESTART if self.vhosts else StartKind.FIRST
+        if kind is StartKind.FIRST:
+            self.add_vhost(DEFAULT_VHOST, created_ms=0)
+            self.make_default_user()
+        elif recovered.lost and not self.users.by_name:
+            self._replace_lost_users()
+        self.scheduler.schedule()
+        self.resource_monitor.start()
+        return kind
 
-    def _make_defaults(self) -> None:
-        self.add_vhost(DEFAULT_VHOST, born_ms=0)
-        self.make_default_user()
-        self.turn.schedule()
+    def _replace_lost_users(self) -> None:
+        """Make the default user, unless everybody knows its password."""
+        if self.settings.default_password != Settings().default_password:
+            self.make_default_user()
+        else:
+            log.error(
+                "all users are lost by damage of the database: start once with --set "
+                "default_user=NAME --set default_password=PASSWORD to create an administrator"
+            )
 
     def make_default_user(self) -> None:
-        """Its hash is one that takes no time, until the start is over."""
+        """A fast password hash is replaced by a slow one later, so that it delays no start."""
         name, password = self.settings.default_user, self.settings.default_password
         if name:
             user = self.users.put_user(name, hash_password(password), ("administrator",))
             self.users.set_permission(PermissionDefinition(name, DEFAULT_VHOST, ".*", ".*", ".*"))
-            self.access.logins.upgrade(user, password)
+            self.authenticator.convert_hash(user, password)
 
     async def stop(self) -> None:
-        """Everything taken is committed; queues write where they stopped."""
-        await self.upkeep.stop()
-        self.deadlines.stop()
-        self.stations.delays.stop()
+        """Commit everything that was accepted, with a final snapshot of each queue."""
+        await self._stop_background_work()
         for vhost in self.vhosts.values():
             for queue in vhost.queues.values():
                 queue.close(deleted=False)
-        await self.access.stop()
+        await self.audit.stop()
         await self.store.close()
-        await self.log_keeper.stop()
+        await self.log_manager.stop()
+
+    async def kill(self) -> None:
+        """End without committing what is not yet committed, as a process does that is killed."""
+        await self._stop_background_work()
+        await self.audit.stop()
+        await self.store.kill()
+        await self.log_manager.stop()
+
+    async def _stop_background_work(self) -> None:
+        await self.resource_monitor.stop()
+        await self.imports.stop()
+        await self.vhost_deletions.stop()
+        self.timers.stop()
+        self.plugin_exchanges.delay_queues.stop()
+        self.authenticator.stop()
 
     # Publishing --------------------------------------------------------------------------------
 
-    def route(self, plan: Plan, message: Message) -> Enqueued:
-        """Hand a message to its queues; the one place where a message gets its number."""
+    def enqueue_all(
+        self, plan: Plan, message: Message, confirms: ConfirmLedger | None = None
+    ) -> EnqueueResult:
+        """Enqueue a message in all targets of its plan; assigns the message id."""
         message.id = next(self._message_ids)
         message.keep = plan.keep
         counters, size = self.counters, message.body_size
         counters.published += 1
         counters.published_bytes += size
         counters.sizes[bisect_left(SIZE_BOUNDS, size)] += 1
-        exchange, queues = plan.exchange, plan.queues
+        exchange, targets = plan.exchange, plan.targets
         exchange.published_in += 1
-        exchange.published_out += len(queues)
-        taken, touch = Enqueued.TAKEN, self.turn.touch
-        for queue in queues:
-            answer = queue.enqueue(message)
-            if answer is not Enqueued.TAKEN and taken is not Enqueued.REJECTED:
-                taken = answer
-            if not queue.touched:
-                touch(queue)
-        if not queues and message.scan.persistent and plan.keep is not Keep.NOTHING:
+        exchange.published_out += len(targets)
+        worst, mark_ready = EnqueueResult.ACCEPTED, self.scheduler.mark_ready
+        for target in targets:
+            result = target.enqueue(message)
+            if result is not EnqueueResult.ACCEPTED and worst is not EnqueueResult.REJECTED:
+                worst = result
+            if not target.dispatch_pending:
+                mark_ready(target)
+        if not targets and message.scan.persistent and plan.keep is not Keep.NOTHING:
             write_content(self.store, message)
-            where = None if message.origin else self._vhost_of(exchange)
-            self.store.record(EventKind.UNROUTABLE, 0, message.id, message.origin, where)
-            self.turn.schedule()
-        return taken
+            vhost = None if message.origin else self._maybe_vhost_of(exchange)
+            self.store.record(EventKind.UNROUTABLE, 0, message.id, message.origin, vhost)
+            self.scheduler.schedule()
+        if confirms is not None:
+            self.commit_waiters.confirm_when_committed(confirms, message, worst)
+        return worst
 
-    def route_run(
-        self, plan: Plan, messages: list[Message], now_ms: int, origin: int
-    ) -> list[Enqueued] | None:
-        """`route` for several messages of one channel; None: every queue took every message."""
+    def enqueue_run(
+        self,
+        plan: Plan,
+        messages: list[Message],
+        now_ms: int,
+        origin: int,
+        confirms: ConfirmLedger | None,
+    ) -> None:
+        """Enqueue several messages of one channel, and record them in its confirms."""
         keep, ids, size_counts = plan.keep, self._message_ids, self.counters.sizes
         size = 0
         for message in messages:
@@ -234,31 +270,45 @@ class Broker:
             message.time_ms, message.origin, message.keep = now_ms, origin, keep
             size += message.body_size
             size_counts[bisect_left(SIZE_BOUNDS, message.body_size)] += 1
-        count, queues = len(messages), plan.queues
+        count, targets = len(messages), plan.targets
         self.counters.published += count
         self.counters.published_bytes += size
         plan.exchange.published_in += count
-        plan.exchange.published_out += count * len(queues)
-        answers: list[Enqueued] | None = None
-        for queue in queues:
-            if not (isinstance(queue, ClassicQueue) and queue.enqueue_run(messages)):
-                answers = _worse(answers, [queue.enqueue(message) for message in messages])
-            self.turn.touch(queue)
-        return answers
+        plan.exchange.published_out += count * len(targets)
+        results: list[EnqueueResult] | None = None
+        for target in targets:
+            target_results = target.enqueue_run(messages)
+            if target_results is not None:
+                results = _worst(results, target_results)
+            if not target.dispatch_pending:
+                self.scheduler.mark_ready(target)
+        if confirms is not None:
+            self.commit_waiters.confirm_run_when_committed(confirms, messages, results)
 
-    def _vhost_of(self, exchange: Exchange) -> str | None:
-        """For the broker's own messages, such as dead letters: nothing else tells their vhost."""
-        vhosts = self.vhosts.items()
-        return next((name for name, one in vhosts if exchange in one.exchanges.values()), None)
+    def enqueue_internal(self, targets: Sequence[Target], message: Message) -> None:
+        """Enqueue a message that the broker itself makes; it does not count as published."""
+        message.id = next(self._message_ids)
+        message.time_ms = self.clock.wall_ms()
+        message.keep = max((target.keep for target in targets), default=Keep.NOTHING)
+        for target in targets:
+            target.enqueue(message)
+            self.scheduler.mark_ready(target)
 
-    def origin_of(self, vhost: str, user: str) -> int:
-        """Who acts through the HTTP API, as the history names it; one per user and vhost."""
-        known = self._origins.get((vhost, user))
-        if known is None:
-            known = self._origins[vhost, user] = next(self.origin_ids)
+    def _maybe_vhost_of(self, exchange: Exchange) -> str | None:
+        """For messages without an origin, such as dead letters, which do not tell their vhost."""
+        for name, vhost in self.vhosts.items():
+            if exchange in vhost.exchanges.values():
+                return name
+        return None
+
+    def http_origin(self, vhost: str, user: str) -> int:
+        """The id under which history records what a user does through the HTTP API."""
+        origin_id = self._http_origins.get((vhost, user))
+        if origin_id is None:
+            origin_id = self._http_origins[vhost, user] = next(self.origin_ids)
             self.store.save(
                 Origin(
-                    id=known,
+                    id=origin_id,
                     kind=OriginKind.PUBLISHER,
                     vhost=vhost,
                     user=user,
@@ -266,20 +316,25 @@ class Broker:
                     created_ms=self.clock.wall_ms(),
                 )
             )
-        return known
+        return origin_id
+
+    # Virtual hosts and users -------------------------------------------------------------------
 
     @property
     def cluster_name(self) -> str:
         return str(self.parameters.get(GLOBAL, GLOBAL, CLUSTER_NAME) or self.settings.node_name)
 
-    # Virtual hosts -----------------------------------------------------------------------------
-
     def add_vhost(
-        self, name: str, options: Mapping[str, Any] | None = None, born_ms: int | None = None
+        self, name: str, options: Mapping[str, Any] | None = None, created_ms: int | None = None
     ) -> VirtualHost:
-        """Born in the next millisecond: one of the same name may have been deleted in this one."""
+        """Create a virtual host, dated one millisecond ahead.
+
+        A virtual host of the same name may have been deleted in this millisecond; the history up to
+        now belongs to that one.
+        """
+        self.vhost_deletions.require_finished(name)
         vhost = self.make_vhost(name)
-        vhost.born_ms = self.clock.wall_ms() + 1 if born_ms is None else born_ms
+        vhost.created_ms = self.clock.wall_ms() + 1 if created_ms is None else created_ms
         self.set_vhost_options(vhost, options or {})
         self.events.vhost(name, "created")
         for exchange in vhost.exchanges.values():
@@ -287,166 +342,67 @@ class Broker:
         return vhost
 
     def set_vhost_options(self, vhost: VirtualHost, options: Mapping[str, Any]) -> None:
-        """Description, tags and the like: kept and shown."""
+        """Description, tags, tracing and default queue type."""
         vhost.options = dict(options)
-        firehose.switch(self, vhost)
-        stored = {**vhost.options, recovery.BORN_MS: vhost.born_ms}
+        firehose.apply_tracing(self, vhost)
+        self.save_vhost(vhost, vhost.options)
+
+    def save_vhost(self, vhost: VirtualHost, options: Mapping[str, Any]) -> None:
+        stored = {**options, recovery.CREATED_MS: vhost.created_ms}
         self.store.save(VhostDefinition(vhost.name, json.dumps(stored)))
-        self.turn.schedule()
+        self.scheduler.schedule()
 
     def make_vhost(self, name: str) -> VirtualHost:
-        vhost = VirtualHost(name, self.store, self.make_queue, self.turn.touch, self.queue_ids)
-        vhost.keep_unroutable = governing.KEEP[self.settings.history]
-        vhost.on_queue_gone = lambda queue: self._queue_gone(vhost, queue)
-        hooks.listen(self, vhost)
+        vhost = VirtualHost(name, self.store, self.queue_ids, self.topology)
+        vhost.keep_unroutable = policy_effects.KEEP[self.settings.history]
         self.vhosts[name] = vhost
-        governing.apply_limits(self, name)
+        apply_limits(self, name)
         return vhost
 
     def delete_vhost(self, name: str) -> None:
-        """Everything in it goes, and so do its clients."""
-        vhost = self.vhosts.pop(name)
-        self._close_connections(f"vhost '{name}' is deleted", lambda one: one.vhost is vhost)
-        for queue in list(vhost.queues.values()):
-            vhost.forget_queue(queue)
-        for exchange in list(vhost.exchanges.values()):
-            if _is_builtin(exchange.name):
-                self.events.topology(vhost, exchange, "deleted")
-            else:
-                vhost.delete_exchange(exchange.name)
-        for key in [key for key in self.users.permissions if key[1] == name]:
-            self.users.clear_permission(*key)
-        for topic in [key for key in self.users.topic_permissions if key[1] == name]:
-            self.users.clear_topic_permission(*topic)
-        self.policies.delete_vhost(name)
-        self.parameters.delete_vhost(name)
-        for origin in [key for key in self._origins if key[0] == name]:
-            del self._origins[origin]
-        self.store.delete(VhostDefinition(name))
-        self.events.vhost(name, "deleted")
-        self.turn.schedule()
+        """Delete a virtual host at once; `vhost_deletions` does it in slices."""
+        run_at_once(delete_vhost(self, name))
+
+    def forget_http_origins(self, vhost: str) -> None:
+        for key in [key for key in self._http_origins if key[0] == vhost]:
+            del self._http_origins[key]
 
     def delete_user(self, name: str) -> None:
-        """The user goes, and so do their connections."""
+        """Delete a user, and close the user's connections."""
         self.users.delete_user(name)
-        self._close_connections(f"user '{name}' was deleted", lambda one: one.user.name == name)
-        self.turn.schedule()
+        self.close_connections(
+            f"user '{name}' was deleted", lambda connection: connection.user.name == name
+        )
+        self.scheduler.schedule()
 
-    def _close_connections(self, reason: str, chosen: Callable[[ConnectionEntry], bool]) -> None:
-        for connection in [one for one in self.connections if chosen(one)]:
+    def close_connections(self, reason: str, is_chosen: Callable[[ConnectionEntry], bool]) -> None:
+        for connection in [connection for connection in self.connections if is_chosen(connection)]:
             connection.close(reason)
-
-    def require_room(self, user: User, vhost: VirtualHost) -> None:
-        """May this user open one more connection here?"""
-        governing.require_room(self, user, vhost)
-
-    def require_channel_room(self, user: User) -> None:
-        """May this user open one more channel?"""
-        governing.require_channel_room(self, user)
-
-    def make_queue(
-        self, vhost: VirtualHost, spec: QueueSpec, definition: QueueDefinition
-    ) -> HeldQueue:
-        if spec.kind == "stream":
-            return self.log_keeper.make(vhost, spec, definition)
-        return self._classic(vhost, spec, definition)
-
-    def _classic(
-        self, vhost: VirtualHost, spec: QueueSpec, definition: QueueDefinition
-    ) -> ClassicQueue:
-        journal = None
-        if definition.durable:
-            keep = governing.KEEP[self.settings.history]
-            journal = Journal(self.store, definition, self.commits.after, keep)
-        queue = ClassicQueue(
-            spec,
-            definition.id,
-            self._upward(vhost),
-            journal,
-            self.settings.queue_window,
-            self.settings.queue_window_bytes,
-        )
-        if journal is not None:
-            self._classics[definition.id] = queue
-        if queue.options.deduplicates:
-            component, durable = KEYS_OF_QUEUE + spec.name, definition.durable
-            queue.dedup = self.stations.deduplication(vhost, component, spec.arguments, durable)
-        return queue
-
-    def _upward(self, vhost: VirtualHost) -> Upward:
-        return Upward(
-            self.turn.touch,
-            self.deadlines.look_at,
-            lambda queue, *deaths: self.dead_letters.republish(vhost, queue, *deaths),
-            lambda queue: self._retire(vhost, queue),
-            self.clock.wall_ms,
-            self.clock_moves.of,
-        )
-
-    def _retire(self, vhost: VirtualHost, queue: HeldQueue) -> None:
-        """A queue nobody has used for longer than it was meant to wait."""
-        vhost.forget_queue(queue)
-        self.turn.schedule()
-
-    def _queue_gone(self, vhost: VirtualHost, queue: HeldQueue) -> None:
-        self._classics.pop(queue.id, None)
-        self.deadlines.forget(queue)
-        self.log_keeper.gone(vhost, queue)
-        self.events.topology(vhost, queue, "deleted")
-        if isinstance(queue, ClassicQueue) and queue.dedup is not None:
-            queue.dedup.clear()
-        for gone in (self.counters.gone_queues, vhost.counters.gone_queues):
-            for index, value in enumerate(queue_values(queue)[:7]):
-                gone[index] += value
-
-    def durable_queues(self) -> list[ClassicQueue]:
-        return [
-            queue
-            for vhost in self.vhosts.values()
-            for queue in vhost.queues.values()
-            if isinstance(queue, ClassicQueue) and queue.journal is not None
-        ]
 
     # Durability --------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        self.store.flush()
+    def _on_committed(self, batch: BatchCommitted) -> None:
+        if batch.logs or batch.jobs:
+            self.log_manager.on_committed(batch)
+        self.commit_waiters.advance(batch.batch_number)
+        if batch.snapshots_due:
+            self.topology.write_snapshots(batch.snapshots_due)
+            self.scheduler.schedule()
+        self.resource_monitor.resume_if_backlog_drained()
 
-    def _committed(self, batch: Committed) -> None:
-        self.log_keeper.committed(batch.logs)
-        self.commits.advance(batch.mark)
-        for queue_id in batch.due:
-            queue = self._classics.get(queue_id) or self.stations.delays.by_id(queue_id)
-            if queue is not None and not queue.closed:
-                queue.snapshot()
-        if batch.due:
-            self.turn.schedule()
-        if self._held_back and self.store.backlog < BACKLOG_LOW:
-            waiting, self._held_back = self._held_back, {}
-            for one in waiting:
-                one.let_go()
-
-    def hold_back(self, publisher: HeldBack) -> None:
-        """More is waiting for disk than is good: this publisher is not read until it is less."""
-        self._held_back[publisher] = None
-
-    def _failed(self, batch: Failed) -> None:
-        log.error("batch %d is not durable: %s", batch.mark, batch.error)
+    def _on_failed(self, batch: BatchFailed) -> None:
+        log.error("batch %d was not committed: %s", batch.batch_number, batch.error)
         self.alarms.set("store" if batch.is_fatal else "disk", f"{batch.error}")
         if not batch.is_fatal:
-            self.log_keeper.failed()
-        self.commits.fail(batch.mark)
+            self.log_manager.on_failed()
+        self.commit_waiters.fail(batch.batch_number)
 
 
-def _is_builtin(name: str) -> bool:
-    return not name or name.startswith("amq.")
-
-
-def _worse(some: list[Enqueued] | None, others: list[Enqueued]) -> list[Enqueued]:
-    """Per message what its publisher has to be told, after one more queue has answered."""
-    if some is None:
+def _worst(results: list[EnqueueResult] | None, others: list[EnqueueResult]) -> list[EnqueueResult]:
+    """Per message the worst result of all queues so far."""
+    if results is None:
         return others
     return [
-        one if one is Enqueued.REJECTED or other is Enqueued.TAKEN else other
-        for one, other in zip(some, others, strict=True)
+        result if result is EnqueueResult.REJECTED or other is EnqueueResult.ACCEPTED else other
+        for result, other in zip(results, others, strict=True)
     ]

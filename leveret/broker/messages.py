@@ -1,8 +1,8 @@
-"""Messages for fronts that are not AMQP: publish, take, look without taking, ask the way.
+"""Messages without an AMQP channel: publish, get, browse, and the dry run of a route.
 
-Plain functions over the hub, on the event loop. Publishing follows the same rules as over AMQP;
-whoever publishes waits for the store's mark before saying so. Taking never loses a message to a
-caller who goes away: entries stay unacknowledged until `settle`, or go back.
+Plain functions over the broker, on the event loop. Publishing follows the same rules as over AMQP;
+the caller waits for the commit before it answers. A get never loses messages to a client that
+disconnects: entries stay unacknowledged until `settle`, or are requeued.
 """
 
 from __future__ import annotations
@@ -13,182 +13,196 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bindings import Binding, Destination, DestinationKind
-from exchange import explain_route, route
-from leveret.broker import firehose
-from leveret.broker.access.rights import Action
-from leveret.broker.judging import check_without_channel, copy_keys, without_blind_copies
-from leveret.broker.names import require_open
-from leveret.model.errors import NotImplementedHere
+from leveret.bindings import Binding, Destination, DestinationKind
+from leveret.broker.access.permissions import Action
+from leveret.broker.events import firehose
+from leveret.broker.names import require_not_internal
+from leveret.broker.publishing.validation import (
+    cc_and_bcc_keys,
+    require_record_keys,
+    validate_without_channel,
+    without_bcc,
+)
+from leveret.exchange import explain_route, route
 from leveret.model.message import Message
-from leveret.model.store import Rotten
+from leveret.model.store import UnreadableMessage
 from leveret.model.tables import Table
-from queues import ClassicQueue, Enqueued, Entry, HeldQueue, Outcome
+from leveret.queues.entry import Entry, Outcome
+from leveret.queues.port import EnqueueResult, Queue
 
 if TYPE_CHECKING:
+    from leveret.broker.access.users import User
     from leveret.broker.broker import Broker
-    from leveret.broker.users import User
     from leveret.broker.vhost import VirtualHost
 
-_SLICE_SECONDS = 0.25
-_DISK_SECONDS = 5.0
-MOST_OCTETS = 16 * 1024 * 1024
-"""Of bodies in one answer: beyond it nothing more is taken or read, and the answer is shorter."""
-_READ_AT_ONCE = 4
-"""Messages, each of which may be as large as one gets."""
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""Bytes of bodies in one response: once they are reached, no more messages are added."""
+_POLL_SECONDS = 0.25
+_LOAD_SECONDS = 5.0
+_LOADED_AT_ONCE = 4
+"""Messages; each of them may have the maximum size."""
 
-IsGone = Callable[[], Awaitable[bool]]
+IsDisconnected = Callable[[], Awaitable[bool]]
 
 
 # Publishing --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """What became of a message. When it is `stored`, it is safe once the store says so."""
+class PublishResult:
+    """What became of a message; one that is `stored` is safe once its batch is committed."""
 
     routed: bool
-    taken: bool
+    accepted: bool
     stored: bool
 
 
-def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) -> Published:
-    """Judge and route one message; the right to write is the caller's to check."""
-    check_without_channel(message, broker.settings, user.name)
+def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) -> PublishResult:
+    """Validate and enqueue a message; the caller has checked the write permission."""
+    validate_without_channel(message, broker.settings, user)
     headers = message.headers()
-    keys = copy_keys(headers)
+    extra_keys = cc_and_bcc_keys(headers)
     exchange = vhost.exchange(message.exchange)
-    require_open(exchange, vhost.name)
-    broker.users.demand_topic(
-        user.name, vhost.name, Action.PUBLISH, exchange, (message.routing_key, *keys)
+    require_not_internal(exchange, vhost.name)
+    broker.users.authorize_topic(
+        user.name, vhost.name, Action.PUBLISH, exchange, (message.routing_key, *extra_keys)
     )
-    message = without_blind_copies(message, headers)
-    plan = vhost.plan(message.address, keys, headers, broker.users.revision)
+    message = without_bcc(message, headers)
+    plan = vhost.plan(message.address, extra_keys, headers, broker.users.revision)
+    require_record_keys(message.exchange, plan.targets)
     if vhost.tracing:
-        who = {"connection": "HTTP API", "channel": 0, "user": user.name}
-        firehose.published(broker, vhost, plan, message, who)
+        client = {"connection": "HTTP API", "channel": 0, "user": user.name}
+        firehose.on_published(broker, vhost, plan, message, client)
     message.time_ms = broker.clock.wall_ms()
-    message.origin = broker.origin_of(vhost.name, user.name)
-    taken = broker.route(plan, message)
-    if not plan.queues:
+    message.origin = broker.http_origin(vhost.name, user.name)
+    result = broker.enqueue_all(plan, message)
+    if not plan.targets:
         broker.counters.dropped_unroutable += 1
         vhost.counters.dropped_unroutable += 1
-    broker.turn.schedule()
-    return Published(bool(plan.queues), taken is not Enqueued.REJECTED, message.stored)
+    broker.scheduler.schedule()
+    return PublishResult(bool(plan.targets), result is not EnqueueResult.REJECTED, message.stored)
 
 
-# Taking ------------------------------------------------------------------------------------------
+# Getting -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """An entry that was handed out, and how many were ready behind it."""
+class Delivery:
+    """A delivered entry, and the number of ready messages behind it."""
 
     entry: Entry
-    left: int
+    ready_count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Getter:
-    """Polls one queue on behalf of somebody (`actor` in the history)."""
+class QueueGetter:
+    """Gets messages from one queue for a client that history knows as `actor`."""
 
     broker: Broker
     vhost: VirtualHost
-    queue: HeldQueue
+    queue: Queue
     actor: int
 
-    async def take(
+    async def get(
         self,
         count: int,
         wait: float = 0,
-        is_gone: IsGone | None = None,
-        turn: Callable[[], Awaitable[None]] | None = None,
-    ) -> list[Taken]:
-        """Up to `count` entries, unacknowledged; with `wait`, hold back until there is one.
+        is_disconnected: IsDisconnected | None = None,
+        before_more: Callable[[], Awaitable[None]] | None = None,
+    ) -> list[Delivery]:
+        """Get up to `count` entries, unacknowledged; with `wait`, until there is at least one.
 
-        Whoever asked may have gone away meanwhile (`is_gone`): then everything stays. More than one
-        are taken when `turn` says so.
+        If the client disconnects meanwhile, everything stays in the queue. After the first entry
+        `before_more` is awaited, for example for a place in a concurrency limit.
         """
-        taken: list[Taken] = []
+        deliveries: list[Delivery] = []
+        check = is_disconnected or _never
         try:
-            await self._take(1 if turn else count, wait, is_gone or _stays, taken)
-            if turn and taken:
-                await turn()
-                await self._take(count, 0, is_gone or _stays, taken)
-            if taken and is_gone is not None and await is_gone():
-                self.settle(taken, Outcome.REQUEUE)
+            await self._get(1 if before_more else count, wait, check, deliveries)
+            if before_more and deliveries:
+                await before_more()
+                await self._get(count, 0, check, deliveries)
+            if deliveries and is_disconnected is not None and await is_disconnected():
+                self.settle(deliveries, Outcome.REQUEUE)
                 return []
         except BaseException:
-            self.settle(taken, Outcome.REQUEUE)
+            self.settle(deliveries, Outcome.REQUEUE)
             raise
-        if not taken:
+        if not deliveries:
             self.broker.counters.get_empty += 1
-        return taken
+        return deliveries
 
-    async def _take(self, count: int, wait: float, is_gone: IsGone, taken: list[Taken]) -> None:
+    async def _get(
+        self,
+        count: int,
+        wait: float,
+        is_disconnected: IsDisconnected,
+        deliveries: list[Delivery],
+    ) -> None:
         queue, now = self.queue, asyncio.get_running_loop().time
-        deadline, disk_deadline = now() + wait, 0.0
-        octets = sum(one.entry.message.body_size for one in taken)
-        news = _News(queue)
+        deadline, load_deadline = now() + wait, 0.0
+        size = sum(delivery.entry.message.body_size for delivery in deliveries)
+        readable = _ReadableEvent(queue)
         while (
-            len(taken) < count
-            and octets < MOST_OCTETS
+            len(deliveries) < count
+            and size < MAX_BODY_BYTES
             and self.vhost.queues.get(queue.name) is queue
         ):
-            entry = queue.take(self.actor, no_ack=False)
-            self.broker.turn.schedule()
+            entry = queue.basic_get(self.actor, no_ack=False)
+            self.broker.scheduler.schedule()
             if entry is not None:
-                taken.append(Taken(entry, queue.ready_count))
-                octets += entry.message.body_size
-                disk_deadline = 0.0
+                deliveries.append(Delivery(entry, queue.ready_count))
+                size += entry.message.body_size
+                load_deadline = 0.0
                 continue
             if queue.ready_count:
-                # There is something, but it has to come from disk first.
-                disk_deadline = disk_deadline or now() + _DISK_SECONDS
-            elif taken:
+                # Messages are ready, but their content has to be read from disk first.
+                load_deadline = load_deadline or now() + _LOAD_SECONDS
+            elif deliveries:
                 return
-            left = max(deadline, disk_deadline) - now()
-            if left <= 0 or await is_gone():
+            seconds_left = max(deadline, load_deadline) - now()
+            if seconds_left <= 0 or await is_disconnected():
                 return
-            await news.wait(min(_SLICE_SECONDS, left))
+            await readable.wait(min(_POLL_SECONDS, seconds_left))
 
-    def settle(self, taken: Sequence[Taken], outcome: Outcome) -> None:
-        if taken:
-            self.queue.settle([one.entry for one in taken], outcome, self.actor)
-            self.broker.turn.touch(self.queue)
+    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
+        if deliveries:
+            entries = [delivery.entry for delivery in deliveries]
+            self.queue.settle(entries, outcome, self.actor)
+            self.broker.scheduler.mark_ready(self.queue)
 
 
-async def _stays() -> bool:
+async def _never() -> bool:
     return False
 
 
-class _News:
-    """Waits for a queue's head; at most one call-back is left behind in the queue."""
+class _ReadableEvent:
+    """Waits until a queue may be readable; leaves at most one callback in the queue."""
 
-    def __init__(self, queue: HeldQueue) -> None:
+    def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._arrived = asyncio.Event()
-        self._listening = False
+        self._event = asyncio.Event()
+        self._is_registered = False
 
-    def _tell(self) -> None:
-        self._listening = False
-        self._arrived.set()
+    def _on_readable(self) -> None:
+        self._is_registered = False
+        self._event.set()
 
     async def wait(self, seconds: float) -> None:
-        self._arrived.clear()
-        if not self._listening:
-            self._listening = True
-            self._queue.when_head(self._tell)
+        self._event.clear()
+        if not self._is_registered:
+            self._is_registered = True
+            self._queue.when_readable(self._on_readable)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._arrived.wait(), seconds)
+            await asyncio.wait_for(self._event.wait(), seconds)
 
 
-# Looking -----------------------------------------------------------------------------------------
+# Browsing ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A message in a queue, looked at and left where it is; `position` counts from 1."""
+class BrowsedMessage:
+    """A message that stays in its queue; `position` counts from 1."""
 
     position: int
     message: Message
@@ -196,60 +210,55 @@ class Seen:
     is_unacked: bool
 
 
-async def browse(broker: Broker, queue: HeldQueue, offset: int, count: int) -> list[Seen]:
-    """What a queue holds: unacknowledged first, then ready, in order."""
-    if not isinstance(queue, ClassicQueue):
-        raise NotImplementedHere(f"a {queue.spec.kind} queue is read by offset, not browsed")
-    entries, ids = queue.peek(offset, count)
-    unacked, octets, seen = queue.unacked.keys(), 0, list[Seen]()
-    for index, entry in enumerate(entries, offset + 1):
-        if octets >= MOST_OCTETS:
-            return seen
-        seen.append(Seen(index, entry.message, entry.redelivered, entry.id in unacked))
-        octets += entry.message.body_size
-    if not ids:
-        return seen
-    await _committed(broker)
+async def browse(broker: Broker, queue: Queue, offset: int, count: int) -> list[BrowsedMessage]:
+    """The messages of a queue in order: the unacknowledged ones, then the ready ones."""
+    queue.deliver_pending()
+    peeked = queue.peek(offset, count)
+    entries, ids = peeked.entries, peeked.disk_ids
+    size, browsed = 0, list[BrowsedMessage]()
+    first_ready = offset + peeked.unacked_count + 1
+    for position, entry in enumerate(entries, offset + 1):
+        if size >= MAX_BODY_BYTES:
+            return browsed
+        is_unacked = position < first_ready
+        browsed.append(BrowsedMessage(position, entry.message, entry.redelivered, is_unacked))
+        size += entry.message.body_size
+    if not ids or peeked.load is None:
+        return browsed
     start = offset + len(entries) + 1
-    for first in range(0, len(ids), _READ_AT_ONCE):
-        if octets >= MOST_OCTETS:
-            return seen
-        found = await broker.store.load(ids[first : first + _READ_AT_ONCE])
-        for index, stored in enumerate(found, start + first):
-            if not isinstance(stored, Rotten):
-                redelivered = queue.paging is not None and queue.paging.was_delivered(stored.id)
-                seen.append(Seen(index, Message.restored(stored), redelivered, False))
-                octets += seen[-1].message.body_size
-    return seen
+    for first in range(0, len(ids), _LOADED_AT_ONCE):
+        if size >= MAX_BODY_BYTES:
+            return browsed
+        loaded = await peeked.load(ids[first : first + _LOADED_AT_ONCE])
+        for position, stored in enumerate(loaded, start + first):
+            if not isinstance(stored, UnreadableMessage):
+                redelivered = stored.id <= peeked.redelivered_to
+                message = Message.restored(stored)
+                browsed.append(BrowsedMessage(position, message, redelivered, False))
+                size += message.body_size
+    return browsed
 
 
-async def _committed(broker: Broker) -> None:
-    """Only what is committed can be read back."""
-    decided = asyncio.Event()
-    broker.turn.schedule()
-    broker.commits.after(broker.store.mark, decided.set, decided.set)
-    await decided.wait()
-
-
-# Asking the way ----------------------------------------------------------------------------------
+# Dry run -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Which queues a message would reach, and through which bindings."""
+class DryRun:
+    """The queues a message would reach, and the bindings it would pass."""
 
     queues: tuple[str, ...]
-    path: tuple[Binding, ...]
+    bindings: tuple[Binding, ...]
 
 
-def find_way(vhost: VirtualHost, exchange_name: str, routing_key: str, headers: Table) -> Way:
-    """Where a message would go now; nothing is published."""
+def dry_run(vhost: VirtualHost, exchange_name: str, routing_key: str, headers: Table) -> DryRun:
+    """Route a message without publishing it."""
     exchange = vhost.exchange(exchange_name)
-    keys = [routing_key, *copy_keys(headers)]
+    keys = [routing_key, *cc_and_bcc_keys(headers)]
     if not exchange.name:
         names = tuple(dict.fromkeys(key for key in keys if key in vhost.queues))
-        to = [Destination(DestinationKind.QUEUE, name) for name in names]
-        return Way(names, tuple(Binding.of("", one, one.name, {}) for one in to))
-    found = route(vhost.exchanges, exchange, keys, headers)
-    queues = tuple(name for name in found.queues if name in vhost.queues)
-    return Way(queues, tuple(explain_route(vhost.exchanges, exchange, keys, headers)))
+        destinations = [Destination(DestinationKind.QUEUE, name) for name in names]
+        default_bindings = [Binding.of("", to, to.name, {}) for to in destinations]
+        return DryRun(names, tuple(default_bindings))
+    routed = route(vhost.exchanges, exchange, keys, headers)
+    queues = tuple(name for name in routed.queues if name in vhost.queues)
+    return DryRun(queues, tuple(explain_route(vhost.exchanges, exchange, keys, headers)))

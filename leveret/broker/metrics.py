@@ -1,8 +1,8 @@
-"""Numbers over time: a sample every five seconds, kept only where something changed.
+"""Values over time: a sample every five seconds, stored only if a value has changed.
 
 Idle objects cost nothing: a series gets a point when its values differ from the last one, and
-reading fills the gaps forward. Counting is done where things happen, as plain additions; sampling
-reads those counters.
+reading fills the gaps forward. Counters are plain additions where things happen; sampling reads
+them. Event-loop thread only; nothing here outlives the process.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from queues import HeldQueue
+from leveret.broker.runtime.slices import Steps, run_at_once
+from leveret.queues.port import Queue
 
 if TYPE_CHECKING:
-    from exchange import Exchange
     from leveret.broker.broker import Broker, ChannelEntry, ConnectionEntry
     from leveret.broker.vhost import VirtualHost
+    from leveret.exchange import Exchange
 
 SAMPLE_MS = 5_000
 QUEUE_POINTS = 121
 CLIENT_POINTS = 15
-"""A minute at least; there may be very many connections and channels."""
+"""At least a minute; there may be very many connections and channels."""
 TOTAL_POINTS = 5_761  # eight hours
 
 QUEUE_FIELDS = (
@@ -35,20 +36,21 @@ TOTAL_FIELDS = (
     "connection_created", "connection_closed", "channel_created", "channel_closed",
     "queue_declared", "queue_created", "queue_deleted",
 )  # fmt: skip
-OCTET_FIELDS = ("recv_oct", "send_oct")
-VHOST_FIELDS = (*QUEUE_FIELDS, *CLIENT_FIELDS, *OCTET_FIELDS)
+TRAFFIC_FIELDS = ("recv_oct", "send_oct")
+"""Bytes received and sent, by RabbitMQ's names."""
+VHOST_FIELDS = (*QUEUE_FIELDS, *CLIENT_FIELDS, *TRAFFIC_FIELDS)
 EXCHANGE_FIELDS = ("publish_in", "publish_out")
 CHANNEL_FIELDS = (
     "publish", "confirm", "return_unroutable", "drop_unroutable",
     "deliver", "deliver_no_ack", "get", "get_no_ack", "redeliver", "ack",
 )  # fmt: skip
 
-Octets = dict["VirtualHost", tuple[int, int]]
-"""Received and sent, by virtual host."""
+Traffic = dict["VirtualHost", tuple[int, int]]
+"""Bytes received and sent, by virtual host."""
 
 
 class Measured(Protocol):
-    """Values over time, each known by its index."""
+    """Several values over time, each addressed by its index."""
 
     def rate(self, index: int) -> float: ...
 
@@ -56,10 +58,10 @@ class Measured(Protocol):
 
 
 class Series:
-    """Numbers in one array, a time and its values after the other.
+    """Points in one array: a time followed by its values.
 
-    An object for each would outlive the connections that come and go meanwhile, and keep what
-    memory they lay among from being given back.
+    An object per point would outlive the short-lived connections around it and keep their memory
+    pages from being returned to the system.
     """
 
     __slots__ = ("_numbers", "_points", "_sampled_ms", "_width")
@@ -84,19 +86,19 @@ class Series:
             self._numbers.append(time_ms)
             self._numbers.extend(values)
         else:
-            self._numbers = array("q", (time_ms, *values))  # one that grows is not made apart
+            self._numbers = array("q", (time_ms, *values))  # exactly as large as needed
         if len(self._numbers) > 2 * self._points * self._width:
             del self._numbers[: self._points * self._width]
 
     def rate(self, index: int) -> float:
         """Change per second over the last sampling interval."""
         numbers, width = self._numbers, self._width
-        now = len(numbers) - width
-        before = now - width
-        if not width or before < 0 or numbers[now] < self._sampled_ms:
+        last = len(numbers) - width
+        previous = last - width
+        if not width or previous < 0 or numbers[last] < self._sampled_ms:
             return 0.0
-        change = numbers[now + 1 + index] - numbers[before + 1 + index]
-        return change * 1000 / max(1, numbers[now] - numbers[before])
+        change = numbers[last + 1 + index] - numbers[previous + 1 + index]
+        return change * 1000 / max(1, numbers[last] - numbers[previous])
 
     def samples(self, index: int, age_s: int, step_s: int) -> list[tuple[int, int]]:
         """(time, value) every `step_s` back to `age_s` ago, newest first."""
@@ -104,18 +106,18 @@ class Series:
         if not width or step_s <= 0:
             return []
         times, values = self._numbers[::width], self._numbers[index + 1 :: width]
-        found = []
-        for back in range(0, age_s + 1, step_s):
-            time_ms = self._sampled_ms - back * 1000
-            place = bisect_right(times, time_ms) - 1
-            if place < 0:
+        samples = []
+        for age in range(0, age_s + 1, step_s):
+            time_ms = self._sampled_ms - age * 1000
+            point = bisect_right(times, time_ms) - 1
+            if point < 0:
                 break
-            found.append((time_ms, values[place]))
-        return found
+            samples.append((time_ms, values[point]))
+        return samples
 
 
 class SeriesSum:
-    """Several series that are sampled together, as one."""
+    """The sum of several series that are sampled together."""
 
     def __init__(self, parts: Sequence[Measured]) -> None:
         self._parts = parts
@@ -132,89 +134,95 @@ class SeriesSum:
 
 
 class Metrics:
-    """Made by the broker; `sample` is called by its upkeep."""
+    """The series of all objects of a broker; the resource monitor runs `sample_steps`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._sampled_ms = 0
         self.totals = Series(TOTAL_POINTS)
-        self.queues: dict[HeldQueue, Series] = {}
+        self.queues: dict[Queue, Series] = {}
         self.exchanges: dict[Exchange, Series] = {}
         self.vhosts: dict[VirtualHost, Series] = {}
         self.connections: dict[ConnectionEntry, Series] = {}
         self.channels: dict[ChannelEntry, Series] = {}
 
     def sample(self) -> None:
+        run_at_once(self.sample_steps())
+
+    def sample_steps(self) -> Steps[None]:
         now = self._broker.clock.wall_ms()
-        self._sample_topology(now)
-        self._sample_clients(now)
+        yield from self._sample_topology(now)
+        yield from self._sample_clients(now)
         self._sampled_ms = now
 
-    def _sample_topology(self, now: int) -> None:
-        queues: dict[HeldQueue, Series] = {}
+    def _sample_topology(self, now: int) -> Steps[None]:
+        queues: dict[Queue, Series] = {}
         exchanges: dict[Exchange, Series] = {}
         vhosts: dict[VirtualHost, Series] = {}
-        octets, held = self.octets(), []
-        for vhost in self._broker.vhosts.values():
-            rows = []
-            for queue in vhost.queues.values():
-                rows.append(queue_values(queue))
-                series = queues[queue] = self.queues.get(queue) or self._new(QUEUE_POINTS, rows[-1])
-                series.add(now, rows[-1])
-            for exchange in vhost.exchanges.values():
-                values = (exchange.published_in, exchange.published_out)
-                if any(values):
-                    series = self.exchanges.get(exchange) or self._new(QUEUE_POINTS, values)
+        traffic, sums_by_vhost = self.traffic(), []
+        for vhost in list(self._broker.vhosts.values()):
+            queue_totals = [0] * len(QUEUE_FIELDS)
+            for queue in list(vhost.queues.values()):
+                values = queue_values(queue)
+                add_values(queue_totals, values)
+                series = queues[queue] = self.queues.get(queue) or self._new(QUEUE_POINTS, values)
+                series.add(now, values)
+                yield
+            for exchange in list(vhost.exchanges.values()):
+                counts = (exchange.published_in, exchange.published_out)
+                if any(counts):
+                    series = self.exchanges.get(exchange) or self._new(QUEUE_POINTS, counts)
                     exchanges[exchange] = series
-                    series.add(now, values)
-            held.append(sums(rows))
-            sampled = _vhost_values(vhost, held[-1], octets)
-            series = vhosts[vhost] = self.vhosts.get(vhost) or self._new(QUEUE_POINTS, sampled)
-            series.add(now, sampled)
+                    series.add(now, counts)
+                    yield
+            sums_by_vhost.append(queue_totals)
+            values = _vhost_values(vhost, queue_totals, traffic)
+            series = vhosts[vhost] = self.vhosts.get(vhost) or self._new(QUEUE_POINTS, values)
+            series.add(now, values)
+            yield
         self.queues, self.exchanges, self.vhosts = queues, exchanges, vhosts
-        self.totals.add(now, self._totals(held))
+        self.totals.add(now, self.totals_of(sums_by_vhost))
 
-    def _sample_clients(self, now: int) -> None:
+    def _sample_clients(self, now: int) -> Steps[None]:
         connections: dict[ConnectionEntry, Series] = {}
         channels: dict[ChannelEntry, Series] = {}
-        for one in self._broker.connections:
-            octets = (one.received, one.sent)
-            series = self.connections.get(one) or self._new(CLIENT_POINTS, octets)
-            connections[one] = series
-            series.add(now, octets)
-            for channel in one.channels.values():
+        for connection in list(self._broker.connections):
+            traffic = (connection.received, connection.sent)
+            series = self.connections.get(connection) or self._new(CLIENT_POINTS, traffic)
+            connections[connection] = series
+            series.add(now, traffic)
+            for channel in list(connection.channels.values()):
                 counts = channel.counts()
                 series = self.channels.get(channel) or self._new(CLIENT_POINTS, counts)
                 channels[channel] = series
                 series.add(now, counts)
+                yield
+            yield
         self.connections, self.channels = connections, channels
 
     def _new(self, points: int, values: tuple[int, ...]) -> Series:
-        """For something that was not there yet, or had done nothing, at the last sample."""
+        """A series of an object that was new, or had done nothing, at the last sample."""
         series = Series(points)
         if self._sampled_ms:
             series.add(self._sampled_ms, (0,) * len(values))
         return series
 
-    def octets(self) -> Octets:
-        """What the open connections of each virtual host have received and sent."""
-        found: Octets = {}
-        for one in self._broker.connections:
-            received, sent = found.get(one.vhost, (0, 0))
-            found[one.vhost] = (received + one.received, sent + one.sent)
-        return found
+    def traffic(self) -> Traffic:
+        """Bytes that the open connections of each virtual host have received and sent."""
+        traffic: Traffic = {}
+        for connection in self._broker.connections:
+            received, sent = traffic.get(connection.vhost, (0, 0))
+            traffic[connection.vhost] = (received + connection.received, sent + connection.sent)
+        return traffic
 
-    def current_totals(self) -> tuple[int, ...]:
-        """Everything since the start, queues that have gone included."""
-        return self._totals([queue_sums(vhost) for vhost in self._broker.vhosts.values()])
-
-    def _totals(self, held: Sequence[Sequence[int]]) -> tuple[int, ...]:
-        broker, counters = self._broker, self._broker.counters
-        together = sums([counters.gone_queues, *held])
-        together[0] = counters.published
-        vhosts = broker.vhosts.values()
+    def totals_of(self, sums_by_vhost: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Everything since the start, including deleted queues."""
+        counters = self._broker.counters
+        queue_totals = sums([counters.deleted_queues, *sums_by_vhost])
+        queue_totals[0] = counters.published
+        by_vhost = [vhost.counters for vhost in self._broker.vhosts.values()]
         return (
-            *together,
+            *queue_totals,
             counters.confirmed,
             counters.returned_unroutable,
             counters.dropped_unroutable,
@@ -223,27 +231,29 @@ class Metrics:
             counters.connections_closed,
             counters.channels_opened,
             counters.channels_closed,
-            sum(vhost.queues_declared for vhost in vhosts),
-            sum(vhost.queues_created for vhost in vhosts),
-            sum(vhost.queues_deleted for vhost in vhosts),
+            sum(vhost.queues_declared for vhost in by_vhost),
+            sum(vhost.queues_created for vhost in by_vhost),
+            sum(vhost.queues_deleted for vhost in by_vhost),
         )
 
 
-def vhost_values(vhost: VirtualHost, octets: Octets) -> tuple[int, ...]:
-    """In the order of VHOST_FIELDS, as they are now."""
-    return _vhost_values(vhost, queue_sums(vhost), octets)
+def vhost_values(vhost: VirtualHost, traffic: Traffic) -> tuple[int, ...]:
+    """The current values in the order of VHOST_FIELDS."""
+    return _vhost_values(vhost, queue_sums(vhost), traffic)
 
 
-def _vhost_values(vhost: VirtualHost, held: Sequence[int], octets: Octets) -> tuple[int, ...]:
-    """As with RabbitMQ, what clients have published counts, whatever it reached."""
+def _vhost_values(
+    vhost: VirtualHost, queue_sums: Sequence[int], traffic: Traffic
+) -> tuple[int, ...]:
+    """As in RabbitMQ, `publish` counts what clients have published, whether routed or not."""
     counters = vhost.counters
-    together = sums([counters.gone_queues, held])
-    together[0] = counters.published + sum(
-        one.published_in for one in vhost.exchanges.values() if not one.spec.internal
+    totals = sums([counters.deleted_queues, queue_sums])
+    totals[0] = counters.published + sum(
+        exchange.published_in for exchange in vhost.exchanges.values() if not exchange.spec.internal
     )
-    received, sent = octets.get(vhost, (0, 0))
+    received, sent = traffic.get(vhost, (0, 0))
     return (
-        *together,
+        *totals,
         counters.confirmed,
         counters.returned_unroutable,
         counters.dropped_unroutable,
@@ -254,7 +264,7 @@ def _vhost_values(vhost: VirtualHost, held: Sequence[int], octets: Octets) -> tu
 
 
 def queue_sums(vhost: VirtualHost) -> list[int]:
-    """Of the queues there are, in the order of QUEUE_FIELDS."""
+    """Sums over the existing queues, in the order of QUEUE_FIELDS."""
     return sums([queue_values(queue) for queue in vhost.queues.values()])
 
 
@@ -262,7 +272,14 @@ def sums(rows: Sequence[Sequence[int]], width: int = len(QUEUE_FIELDS)) -> list[
     return [sum(column) for column in zip(*rows, strict=True)] or [0] * width
 
 
-def queue_values(queue: HeldQueue) -> tuple[int, ...]:
+def add_values(sums: list[int], values: Sequence[int]) -> None:
+    """Add to each sum; most queues of a large broker are idle."""
+    if any(values):
+        for index, value in enumerate(values):
+            sums[index] += value
+
+
+def queue_values(queue: Queue) -> tuple[int, ...]:
     counters = queue.counters
     return (
         counters.published,

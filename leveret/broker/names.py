@@ -1,7 +1,7 @@
-"""What may be done with a name: the server's own, reserved, the default and internal exchanges.
+"""Rules for names: server-generated and reserved names, the default and internal exchanges.
 
-Plain functions without state. Fronts ask them before rights where RabbitMQ does; the virtual host
-asks again, so that no way round exists.
+Plain functions without state. The AMQP and HTTP servers call them before the permission checks
+where RabbitMQ does; the virtual host calls them again, so that they cannot be bypassed.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from bindings import Destination, DestinationKind
+from leveret.bindings import Destination, DestinationKind
 from leveret.model.errors import AccessRefused, PreconditionFailed
 
 if TYPE_CHECKING:
-    from exchange import Exchange
+    from leveret.exchange import Exchange
 
 RESERVED = "amq."
-SHORT = 255
-"""Most octets of a short string of AMQP: a name, a routing key."""
+MAX_SHORT_STRING = 255
+"""Bytes of a short string of AMQP: a name or a routing key."""
 
 
 def server_name() -> str:
-    """A queue name nobody can guess."""
+    """A queue name that cannot be guessed."""
     return f"amq.gen-{secrets.token_urlsafe(16)}"
 
 
@@ -31,10 +31,15 @@ def check_name(kind: str, name: str) -> None:
     check_length(f"{kind} name", name)
 
 
-def check_length(what: str, text: str) -> None:
-    """Over AMQP nothing longer could be said; over HTTP, in files and in arguments it could."""
-    if len(text.encode()) > SHORT:
-        raise PreconditionFailed(f"{what} is longer than {SHORT} octets")
+def check_length(label: str, text: str) -> None:
+    """AMQP frames cannot carry more; HTTP requests, files and arguments could."""
+    if len(text.encode()) > MAX_SHORT_STRING:
+        raise PreconditionFailed(f"{label} is longer than {MAX_SHORT_STRING} bytes")
+
+
+def fit_short_string(text: str) -> str:
+    """The part of a text that fits into a short string."""
+    return text.encode()[:MAX_SHORT_STRING].decode(errors="ignore")
 
 
 def require_unreserved(kind: str, name: str) -> None:
@@ -47,15 +52,15 @@ def require_not_default(*exchanges: str) -> None:
         raise AccessRefused("operation not permitted on the default exchange")
 
 
-def require_named(source: str, destination: Destination) -> None:
-    """Of a binding: neither end is the default exchange."""
+def reject_default_exchange(source: str, destination: Destination) -> None:
+    """Neither end of a binding may be the default exchange."""
     require_not_default(source)
     if destination.kind is DestinationKind.EXCHANGE:
         require_not_default(destination.name)
 
 
-def require_open(exchange: Exchange, vhost: str) -> None:
-    """Clients may not publish to an internal exchange: it is fed by others, and by dead letters."""
+def require_not_internal(exchange: Exchange, vhost: str) -> None:
+    """Clients may not publish to an internal exchange; bindings and dead letters may lead to it."""
     if exchange.spec.internal:
         raise AccessRefused(
             f"cannot publish to internal exchange '{exchange.name}' in vhost '{vhost}'"

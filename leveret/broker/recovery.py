@@ -1,6 +1,7 @@
-"""What the store held when the broker started, made into vhosts, exchanges, queues and bindings.
+"""Recovers vhosts, users, exchanges, queues and bindings from the store when the broker starts.
 
-In this order, because each needs what stands before it. Called once, before anything else runs.
+In this order, because each depends on those before it. Called once, before anything else runs. A
+definition that disk corruption has made unusable is logged and skipped.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from bindings import Destination, DestinationKind
-from exchange import ExchangeSpec
-from leveret.broker import firehose, governing
-from leveret.broker.delays import KIND as DELAYS
-from leveret.broker.parameters import CLOCK
+from leveret.bindings import Destination, DestinationKind
+from leveret.broker.access.limits import apply_limits
+from leveret.broker.events import firehose
+from leveret.broker.logs.manager import recorded_ends
+from leveret.broker.policies.parameters import CLOCK, IMPORT
+from leveret.broker.publishing.delayed import KIND as DELAYED
+from leveret.broker.vhost_deletion import DELETING
+from leveret.exchange import ExchangeSpec
 from leveret.model.arguments import load_arguments
-from leveret.model.store import (
+from leveret.model.definitions import (
     BindingDefinition,
     Definition,
     ExchangeDefinition,
@@ -24,60 +28,74 @@ from leveret.model.store import (
     PermissionDefinition,
     PolicyDefinition,
     QueueDefinition,
-    Recovered,
     TopicPermissionDefinition,
     UserDefinition,
     VhostDefinition,
 )
-from queues import ClassicQueue, QueueSpec
+from leveret.model.store import RecoveredState
+from leveret.queues.spec import QueueSpec
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
 
 log = logging.getLogger("leveret.broker")
 
-BORN_MS = "born_ms"
-"""Stands among the stored options of a vhost, and is none."""
+CREATED_MS = "born_ms"
+"""Stored among the options of a vhost, though it is not one."""
+
+_DESTINATION_KINDS = {kind.value: kind for kind in DestinationKind}
 
 T = TypeVar("T")
 D = TypeVar("D", bound=Definition)
 
 
-def take_up(broker: Broker, recovered: Recovered) -> None:
-    """Everything the store gave back; what rot has made unusable is left out."""
-    kinds = recovered.definitions
-    broker.log_keeper.ends = recovered.log_ends
-    broker.dead_letters.aftermath.upto = 0 if recovered.clean else recovered.last_message_id
-    _each(_of(VhostDefinition, kinds), lambda one: _take_up_vhost(broker, one))
-    _each(_of(PolicyDefinition, kinds), broker.policies.recover)
-    _each(_of(ParameterDefinition, kinds), lambda one: _take_up_parameter(broker, one))
-    _each(_of(UserDefinition, kinds), broker.users.recover)
-    _each(_of(PermissionDefinition, kinds), broker.users.recover)
-    _each(_of(TopicPermissionDefinition, kinds), broker.users.recover)
-    _each(_of(ExchangeDefinition, kinds), lambda one: _take_up_exchange(broker, one))
-    _each(_of(QueueDefinition, kinds), lambda one: _take_up_queue(broker, one, recovered))
-    broker.log_keeper.taken_up(kinds)
-    _each(_of(BindingDefinition, kinds), lambda one: _take_up_binding(broker, one))
+def recover(broker: Broker, recovered: RecoveredState) -> None:
+    definitions = recovered.definitions
+    for lost in recovered.lost:
+        log.error("lost by damage of the database: %s", lost.text)
+    broker.log_manager.cuts = recovered.log_cuts
+    broker.log_manager.recorded_ends = recorded_ends(definitions)
+    if not recovered.clean:
+        broker.republished_redelivery.last_id_before_crash = recovered.last_message_id
+    _each(_of(VhostDefinition, definitions), lambda row: _recover_vhost(broker, row))
+    _each(_of(PolicyDefinition, definitions), broker.policies.recover)
+    _each(_of(ParameterDefinition, definitions), lambda row: _recover_parameter(broker, row))
+    _each(_of(UserDefinition, definitions), broker.users.recover)
+    _each(_of(PermissionDefinition, definitions), broker.users.recover)
+    _each(_of(TopicPermissionDefinition, definitions), broker.users.recover)
+    _each(_of(ExchangeDefinition, definitions), lambda row: _recover_exchange(broker, row))
+    _each(_of(QueueDefinition, definitions), lambda row: _recover_queue(broker, row, recovered))
+    broker.log_manager.finish_recovery(definitions)
+    _each(_of(BindingDefinition, definitions), lambda row: _recover_binding(broker, row))
     for name in broker.vhosts:
-        governing.apply_limits(broker, name)
+        apply_limits(broker, name)
+    _finish_deletions(broker)
+    broker.imports.finish_stored(_of(ParameterDefinition, definitions))
 
 
-def _take_up_vhost(broker: Broker, definition: VhostDefinition) -> None:
+def _recover_vhost(broker: Broker, definition: VhostDefinition) -> None:
     options = json.loads(definition.options)
-    born_ms = options.pop(BORN_MS, 0)
+    created_ms = options.pop(CREATED_MS, 0)
     vhost = broker.make_vhost(definition.name)
-    vhost.born_ms, vhost.options = born_ms, options
-    firehose.switch(broker, vhost)
+    vhost.created_ms, vhost.options = created_ms, options
+    firehose.apply_tracing(broker, vhost)
 
 
-def _take_up_parameter(broker: Broker, definition: ParameterDefinition) -> None:
-    if definition.component == CLOCK:
+def _finish_deletions(broker: Broker) -> None:
+    """Delete the virtual hosts whose deletion a stop or a crash interrupted."""
+    for name in [name for name, vhost in broker.vhosts.items() if DELETING in vhost.options]:
+        log.warning("finishing the deletion of vhost %r", name)
+        broker.delete_vhost(name)
+
+
+def _recover_parameter(broker: Broker, definition: ParameterDefinition) -> None:
+    if definition.component in (CLOCK, IMPORT):
         return
-    if not broker.stations.recover_key(definition):
+    if not broker.plugin_exchanges.recover_key(definition):
         broker.parameters.recover(definition)
 
 
-def _take_up_exchange(broker: Broker, definition: ExchangeDefinition) -> None:
+def _recover_exchange(broker: Broker, definition: ExchangeDefinition) -> None:
     vhost = broker.vhosts.get(definition.vhost)
     if vhost is not None:
         vhost.declare_exchange(
@@ -93,15 +111,13 @@ def _take_up_exchange(broker: Broker, definition: ExchangeDefinition) -> None:
         )
 
 
-def _take_up_queue(broker: Broker, definition: QueueDefinition, recovered: Recovered) -> None:
-    if definition.id in recovered.damaged:
-        log.error("queue %r: %s", definition.name, recovered.damaged[definition.id])
+def _recover_queue(broker: Broker, definition: QueueDefinition, recovered: RecoveredState) -> None:
     vhost = broker.vhosts.get(definition.vhost)
     if vhost is None or not definition.durable:
         return
-    if definition.kind == DELAYS:
-        parts = recovered.live.get(definition.id, ())
-        broker.stations.delays.recover(vhost, definition, parts)
+    live = recovered.live.get(definition.id, ())
+    if definition.kind == DELAYED:
+        broker.plugin_exchanges.delay_queues.recover(vhost, definition, live)
         return
     spec = QueueSpec(
         definition.name,
@@ -111,19 +127,17 @@ def _take_up_queue(broker: Broker, definition: QueueDefinition, recovered: Recov
         load_arguments(definition.arguments),
     )
     if spec.kind == "stream":
-        broker.log_keeper.take_up(vhost, spec, definition)
+        broker.log_manager.recover_log(vhost, spec, definition)
         return
-    queue = broker.make_queue(vhost, spec, definition)
-    if isinstance(queue, ClassicQueue) and queue.paging is not None:
-        live = recovered.live.get(definition.id, ())
-        attempts = recovered.attempts.get(definition.id, {})
-        queue.paging.recover(live, recovered.last_message_id, attempts)
-    vhost.adopt_queue(queue)
+    queue = broker.topology.make_classic_queue(vhost, spec, definition)
+    delivery_counts = recovered.delivery_counts.get(definition.id, {})
+    queue.recover(live, recovered.last_message_id, delivery_counts)
+    vhost.add_queue(queue)
 
 
-def _take_up_binding(broker: Broker, definition: BindingDefinition) -> None:
+def _recover_binding(broker: Broker, definition: BindingDefinition) -> None:
     vhost = broker.vhosts.get(definition.vhost)
-    kind = DestinationKind(definition.destination_kind)
+    kind = _DESTINATION_KINDS[definition.destination_kind]
     if vhost is None or definition.source not in vhost.exchanges:
         return
     vhost.bind(
@@ -139,20 +153,20 @@ def _of(kind: type[T], definitions: Iterable[Definition]) -> list[T]:
     return [definition for definition in definitions if isinstance(definition, kind)]
 
 
-def _each(definitions: Iterable[D], take_up: Callable[[D], None]) -> None:
-    """A definition that rot has made unusable is left out, and must not keep others from use."""
+def _each(definitions: Iterable[D], recover_one: Callable[[D], None]) -> None:
+    """Recover each definition; one that is damaged must not prevent the others."""
     for definition in definitions:
         try:
-            take_up(definition)
+            recover_one(definition)
         except MemoryError:
             raise  # says nothing about the definition
         except Exception as error:  # noqa: BLE001 - whatever it is, the broker starts
-            what = type(definition).__name__
-            log.error("a damaged %s %r is left out: %r", what, _name_of(definition), error)
+            kind = type(definition).__name__
+            log.error("damaged %s %r is skipped: %r", kind, _name_of(definition), error)
 
 
 def _name_of(definition: Definition) -> str:
-    """No secrets: a user's definition has a password's hash."""
+    """Only the name: a user's definition contains a password hash."""
     if isinstance(definition, BindingDefinition):
         return f"{definition.source} -> {definition.destination}"
     if isinstance(definition, PermissionDefinition | TopicPermissionDefinition):

@@ -1,56 +1,47 @@
-"""A virtual host: its exchanges, queues and bindings, and the way from an address to queues.
+"""A virtual host: its exchanges, queues and bindings, and plans from an address to queues.
 
-`version` grows with every change of the topology; whatever was worked out under an older version
-is worked out again. Durable changes join the store's batch; the caller waits for its mark before
-it says `-ok`.
+`version` grows with every change of the topology; plans made for an older version are made again.
+Durable changes join the store's current batch; the caller waits until it is committed before it
+sends `-ok`. Event-loop thread only.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from bindings import Binding, Destination, DestinationKind
-from exchange import Exchange, ExchangeSpec, Route, Walk, explain_route, route
-from leveret.broker.doorway import Doorway
-from leveret.broker.log_keeper import partition_names
+from leveret.bindings import Binding, Destination, DestinationKind
 from leveret.broker.names import (
     check_length,
     check_name,
+    reject_default_exchange,
     require_deletable,
-    require_named,
     require_not_default,
     require_unreserved,
 )
-from leveret.broker.rows import binding_row, exchange_row, queue_row
-from leveret.model.arguments import require_same, require_same_arguments
+from leveret.broker.publishing.plugin_exchanges import PassThroughTarget
+from leveret.exchange import Exchange, ExchangeSpec, Route, Walk, route
+from leveret.model.arguments import dump_arguments, require_same, require_same_arguments
 from leveret.model.counters import VhostCounters
+from leveret.model.definitions import BindingDefinition, ExchangeDefinition, QueueDefinition
 from leveret.model.errors import (
     NotFound,
     PreconditionFailed,
     ResourceLocked,
 )
 from leveret.model.history import Keep
-from leveret.model.message import Address
-from leveret.model.properties import DIRECT_REPLY_TO
-from leveret.model.store import QueueDefinition, Store
+from leveret.model.message import DIRECT_REPLY_TO, Address
+from leveret.model.store import Store
 from leveret.model.tables import Table
-from queues import (
-    ClassicQueue,
-    Consumer,
-    HeldQueue,
-    LogQueue,
-    PartitionedLog,
-    QueueSpec,
-    ReplyQueue,
-    Target,
-)
-from queues.options import check_arguments, require_same_queue
-from queues.spec import check_kind
-from queues.stream.spec import parse_log_spec
+from leveret.queues.log.spec import parse_log_spec, partition_names
+from leveret.queues.options import check_arguments, require_same_queue
+from leveret.queues.port import Consumer, Queue, Target
+from leveret.queues.reply import ReplyQueue
+from leveret.queues.spec import QueueSpec, check_kind
 
 PREDECLARED = (
     ("", "direct"),
@@ -64,61 +55,69 @@ TRACE_EXCHANGE, EVENT_EXCHANGE = "amq.rabbitmq.trace", "amq.rabbitmq.event"
 NO_LIMIT = -1
 REPLY_PREFIX = DIRECT_REPLY_TO + "."
 
-MakeQueue = Callable[["VirtualHost", QueueSpec, QueueDefinition], HeldQueue]
-
 
 @dataclass(slots=True)
 class Plan:
-    """Where messages for one address go, as long as `version` stands."""
+    """The targets of messages for one address, valid for one `version` of the topology."""
 
     version: int
     exchange: Exchange
-    queues: list[Target]
+    targets: list[Target]
     reusable: bool
-    rights: int
+    permissions_revision: int
+    """`Users.revision` at which the publisher's permissions were checked."""
     keep: Keep
     takes_runs: bool = False
-    """Whether several messages at once may be handed to these queues, and to nobody else."""
+    """Whether several messages may be enqueued at once: nothing else has to see each of them."""
+
+
+class TopologyListener(Protocol):
+    """What a virtual host needs from its broker. Implemented by `TopologyHandler`."""
+
+    def make_queue(
+        self, vhost: VirtualHost, spec: QueueSpec, definition: QueueDefinition
+    ) -> Queue: ...
+
+    def make_plugin_target(
+        self, vhost: VirtualHost, exchange: Exchange, keys: list[str]
+    ) -> Target: ...
+
+    def on_created(self, vhost: VirtualHost, created: Exchange | Queue) -> None: ...
+
+    def on_queue_deleted(self, vhost: VirtualHost, queue: Queue) -> None: ...
+
+    def on_exchange_deleted(self, vhost: VirtualHost, exchange: Exchange) -> None: ...
+
+    def on_bound(self, vhost: VirtualHost, exchange: Exchange, binding: Binding) -> None: ...
+
+    def on_unbound(self, vhost: VirtualHost, binding: Binding) -> None: ...
 
 
 class VirtualHost:
     def __init__(
-        self,
-        name: str,
-        store: Store,
-        make_queue: MakeQueue,
-        touch: Callable[[HeldQueue], None],
-        queue_ids: Iterator[int],
+        self, name: str, store: Store, queue_ids: Iterator[int], listener: TopologyListener
     ) -> None:
         self.name = name
         self.exchanges: dict[str, Exchange] = {}
-        self.queues: dict[str, HeldQueue] = {}
+        self.queues: dict[str, Queue] = {}
         self.reply_queues: dict[str, ReplyQueue] = {}
-        self.front_memory: WeakValueDictionary[str, Any] = WeakValueDictionary()
-        """What a front remembers for all connections of a user, until the last of them ends."""
+        self.publish_caches: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        """By user name: a cache of the AMQP server that lives as long as the user's connections."""
         self.version = 0
         self.counters = VhostCounters()
-        self.queues_declared = self.queues_created = self.queues_deleted = 0
         self.keep_unroutable = Keep.NOTHING
-        self.on_queue_gone: Callable[[HeldQueue], None] = lambda queue: None
-        self.on_made: Callable[[Exchange | HeldQueue], None] = lambda made: None
-        self.on_exchange_gone: Callable[[Exchange], None] = lambda exchange: None
-        self.on_bound: Callable[[Exchange, Binding], None] = lambda exchange, binding: None
-        self.on_unbound: Callable[[Binding], None] = lambda binding: None
         self.tracing = False
-        self.doorway: Callable[[Exchange, list[str]], Target] | None = None
         self.options: dict[str, Any] = {}
-        self.born_ms = 0
-        """What history has of this name from before was another's, which is deleted."""
-        self.most_queues = NO_LIMIT
-        self.ungoverned: Iterator[Exchange | HeldQueue] = iter(())
-        """What the last change of policies has not reached yet."""
+        self.created_ms = 0
+        """History from before belongs to a deleted virtual host of the same name."""
+        self.max_queues = NO_LIMIT
+        self.policy_pass: Iterator[Exchange | Queue] = iter(())
+        """Exchanges and queues that the last policy change has not been applied to yet."""
         self._store = store
-        self._make_queue = make_queue
-        self._touch = touch
         self._queue_ids = queue_ids
+        self._listener = listener
         self._bindings_to: dict[Destination, dict[Binding, None]] = {}
-        self._owned: dict[object, dict[HeldQueue, None]] = {}
+        self._exclusive_queues: dict[object, dict[Queue, None]] = {}
         for exchange_name, kind in PREDECLARED:
             self.exchanges[exchange_name] = Exchange(ExchangeSpec(exchange_name, kind, True))
         for internal in (TRACE_EXCHANGE, EVENT_EXCHANGE) if name == "/" else (TRACE_EXCHANGE,):
@@ -130,42 +129,13 @@ class VirtualHost:
             f"<VirtualHost {self.name!r} exchanges={len(self.exchanges)} queues={len(self.queues)}>"
         )
 
-    # Finding -----------------------------------------------------------------------------------
+    # Exchanges ---------------------------------------------------------------------------------
 
     def exchange(self, name: str) -> Exchange:
-        found = self.exchanges.get(name)
-        if found is None:
+        exchange = self.exchanges.get(name)
+        if exchange is None:
             raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
-        return found
-
-    def queue(self, name: str, owner: object | None = None) -> HeldQueue:
-        """The queue, unless another connection holds it exclusively; asking for it is a use."""
-        found = self.watched_queue(name, owner)
-        if isinstance(found, ClassicQueue):
-            found.asked_for()
-        return found
-
-    def watched_queue(self, name: str, owner: object | None = None) -> HeldQueue:
-        """The same for who only looks: it expires as if nobody had."""
-        found = self.queues.get(name)
-        if found is None:
-            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
-        if found.owner is not None and found.owner is not owner:
-            raise ResourceLocked(
-                f"cannot obtain exclusive access to locked {self._q(name)}. It could be originally "
-                "declared on another connection or the exclusive property value does not match "
-                "that of the original declaration."
-            )
-        return found
-
-    def bindings(self) -> Iterator[Binding]:
-        for exchange in self.exchanges.values():
-            yield from exchange.bindings
-
-    def bindings_to(self, destination: Destination) -> list[Binding]:
-        return list(self._bindings_to.get(destination, ()))
-
-    # Exchanges ---------------------------------------------------------------------------------
+        return exchange
 
     def declare_exchange(self, spec: ExchangeSpec, is_stored: bool = False) -> Exchange:
         require_not_default(spec.name)
@@ -179,20 +149,20 @@ class VirtualHost:
             spec.require_alternate(f"exchange '{spec.name}' in vhost '{self.name}'")
         created = Exchange(spec)
         self.exchanges[spec.name] = created
-        self.on_made(created)
+        self._listener.on_created(self, created)
         self.version += 1
         if spec.durable:
-            self._store.save(exchange_row(self.name, spec))
+            self._store.save(_exchange_row(self.name, spec))
         return created
 
     def _require_same_exchange(self, current: Exchange, spec: ExchangeSpec) -> None:
-        what = f"exchange '{spec.name}' in vhost '{self.name}'"
-        require_same(what, "type", spec.kind, current.spec.kind)
-        require_same(what, "durable", spec.durable, current.spec.durable)
-        require_same(what, "auto_delete", spec.auto_delete, current.spec.auto_delete)
-        require_same(what, "internal", spec.internal, current.spec.internal)
+        label = f"exchange '{spec.name}' in vhost '{self.name}'"
+        require_same(label, "type", spec.kind, current.spec.kind)
+        require_same(label, "durable", spec.durable, current.spec.durable)
+        require_same(label, "auto_delete", spec.auto_delete, current.spec.auto_delete)
+        require_same(label, "internal", spec.internal, current.spec.internal)
         require_same_arguments(
-            what, ("alternate-exchange",), (spec.arguments, {}), (current.spec.arguments, {})
+            label, ("alternate-exchange",), (spec.arguments, {}), (current.spec.arguments, {})
         )
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> None:
@@ -202,86 +172,111 @@ class VirtualHost:
             return
         if if_unused and current.bindings:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
-        if isinstance(self.queues.get(name), PartitionedLog):
-            raise PreconditionFailed(f"exchange '{name}' belongs to {self._q(name)}: delete that")
-        self._forget_exchanges([current])
+        queue = self.queues.get(name)
+        if queue is not None and queue.partitions:
+            raise PreconditionFailed(
+                f"exchange '{name}' belongs to {self._label(name)}: delete that queue instead"
+            )
+        self._remove_exchanges([current])
 
-    def _forget_exchanges(self, going: list[Exchange]) -> None:
-        """And those they leave abandoned, one after the other: a chain of them may be long."""
-        for exchange in going:
-            going += self._take_away(exchange)
+    def _remove_exchanges(self, exchanges: list[Exchange]) -> None:
+        """Remove them and the auto-delete exchanges they leave unused.
 
-    def _take_away(self, exchange: Exchange) -> list[Exchange]:
-        """Which exchanges are abandoned now that it is gone."""
+        The list grows meanwhile: a chain of such exchanges may be too long for recursion.
+        """
+        for exchange in exchanges:
+            exchanges += self._remove_exchange(exchange)
+
+    def _remove_exchange(self, exchange: Exchange) -> list[Exchange]:
+        """Returns the auto-delete exchanges that are unused now."""
         del self.exchanges[exchange.name]
         self.version += 1
         for binding in list(exchange.bindings):
             self._drop_binding(exchange, binding)
         destination = Destination(DestinationKind.EXCHANGE, exchange.name)
-        abandoned = self._drop_bindings_to(destination)
-        self.on_exchange_gone(exchange)
+        unused = self._drop_bindings_to(destination)
+        self._listener.on_exchange_deleted(self, exchange)
         if exchange.spec.durable:
-            self._store.delete(exchange_row(self.name, exchange.spec))
-        return abandoned
+            self._store.delete(_exchange_row(self.name, exchange.spec))
+        return unused
 
     # Queues ------------------------------------------------------------------------------------
 
-    def declare_queue(self, spec: QueueSpec, owner: object | None = None) -> HeldQueue:
-        """Find or make; an exclusive queue belongs to `owner`."""
+    def queue(self, name: str, owner: object | None = None) -> Queue:
+        """Look up a queue for use, which restarts its expiry.
+
+        Raises if the queue is exclusive to another connection than `owner`.
+        """
+        queue = self.inspect_queue(name, owner)
+        queue.on_lookup()
+        return queue
+
+    def inspect_queue(self, name: str, owner: object | None = None) -> Queue:
+        """Look up a queue without restarting its expiry."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
+        if queue.owner is not None and queue.owner is not owner:
+            raise ResourceLocked(
+                f"cannot obtain exclusive access to locked {self._label(name)}. It could be "
+                "originally declared on another connection or the exclusive property value does "
+                "not match that of the original declaration."
+            )
+        return queue
+
+    def declare_queue(self, spec: QueueSpec, owner: object | None = None) -> Queue:
+        """Find or create a queue; an exclusive queue belongs to `owner`."""
         require_unreserved("queue", spec.name)
         current = self.queues.get(spec.name)
         if current is not None:
             self.queue(spec.name, owner)
-            require_same_queue(self._q(spec.name), current.spec, spec)
-            self.queues_declared += 1
+            require_same_queue(self._label(spec.name), current.spec, spec)
+            self.counters.queues_declared += 1
             return current
-        return self._create_queue(spec, owner)
+        return self.create_queue(spec, owner)
 
-    def of_default_type(self, spec: QueueSpec) -> QueueSpec:
-        """What does not name its type and could be of this virtual host's default one, is."""
+    def with_default_type(self, spec: QueueSpec) -> QueueSpec:
+        """Apply the vhost's default queue type if the spec names none and allows it."""
         kind = self.options.get("default_queue_type", "classic")
         named = "x-queue-type" in spec.arguments
         if kind == "classic" or named or not spec.durable or spec.exclusive or spec.auto_delete:
             return spec
-        held = self.queues.get(spec.name)
-        return spec.of_kind(kind if held is None else held.spec.kind)
+        current = self.queues.get(spec.name)
+        return spec.with_kind(kind if current is None else current.spec.kind)
 
-    def declare_server_named(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
-        """Make a queue whose name comes from `server_name`."""
-        return self._create_queue(spec, owner)
-
-    def _create_queue(self, spec: QueueSpec, owner: object | None) -> HeldQueue:
+    def create_queue(self, spec: QueueSpec, owner: object | None) -> Queue:
+        """Create a queue that does not exist yet; its name may be one from `server_name`."""
         check_name("queue", spec.name)
-        check_kind(spec, self._q(spec.name))
-        check_arguments(spec.arguments, self._q(spec.name))
-        self._require_room(spec)
-        definition = queue_row(self.name, next(self._queue_ids), spec)
-        created = self._make_queue(self, spec, definition)
+        check_kind(spec, self._label(spec.name))
+        check_arguments(spec.arguments, self._label(spec.name))
+        self._check_queue_limit(spec)
+        definition = _queue_definition(self.name, next(self._queue_ids), spec)
+        created = self._listener.make_queue(self, spec, definition)
         if definition.durable:
             self._store.save(definition)
-        self.adopt_queue(created, owner if spec.exclusive else None)
-        self.queues_declared += 1
-        self.queues_created += 1
+        self.add_queue(created, owner if spec.exclusive else None)
+        self.counters.queues_declared += 1
+        self.counters.queues_created += 1
         return created
 
-    def _require_room(self, spec: QueueSpec) -> None:
-        """Each partition of a log is a queue, too; some may be there already as logs."""
+    def _check_queue_limit(self, spec: QueueSpec) -> None:
+        """Each partition of a log counts as a queue, unless it exists already as a log."""
         is_log = spec.kind == "stream"
-        parts = parse_log_spec(spec, self._q(spec.name)).partitions if is_log else 0
+        parts = parse_log_spec(spec, self._label(spec.name)).partitions if is_log else 0
         names = (spec.name, *partition_names(spec.name, parts))
         new = sum(name not in self.queues for name in names)
-        if 0 <= self.most_queues < len(self.queues) + new:
+        if 0 <= self.max_queues < len(self.queues) + new:
             raise PreconditionFailed(
                 f"cannot declare queue '{spec.name}': queue limit in vhost '{self.name}' "
-                f"({self.most_queues}) is reached"
+                f"({self.max_queues}) is reached"
             )
 
-    def adopt_queue(self, queue: HeldQueue, owner: object | None = None) -> None:
-        queue.owner = owner
+    def add_queue(self, queue: Queue, owner: object | None = None) -> None:
         if owner is not None:
-            self._owned.setdefault(owner, {})[queue] = None
+            queue.owner = owner
+            self._exclusive_queues.setdefault(owner, {})[queue] = None
         self.queues[queue.name] = queue
-        self.on_made(queue)
+        self._listener.on_created(self, queue)
         self.version += 1
 
     def delete_queue(
@@ -291,64 +286,81 @@ class VirtualHost:
         if_unused: bool = False,
         if_empty: bool = False,
     ) -> int:
-        """Delete and say how many were ready; a missing queue is 0."""
+        """Delete a queue and return its number of ready messages; 0 if there is no such queue."""
         if name not in self.queues:
             return 0
         queue = self.queue(name, owner)
-        if isinstance(queue, LogQueue) and queue.whole is not None:
-            whole = self._q(queue.whole.name)
-            raise PreconditionFailed(f"{self._q(name)} is a partition of {whole}: delete that")
+        if queue.partition_of is not None:
+            whole = self._label(queue.partition_of.name)
+            raise PreconditionFailed(
+                f"{self._label(name)} is a partition of {whole}: delete that queue instead"
+            )
         if if_unused and queue.consumers:
-            raise PreconditionFailed(f"{self._q(name)} in use")
+            raise PreconditionFailed(f"{self._label(name)} in use")
         if if_empty and queue.ready_count:
-            raise PreconditionFailed(f"{self._q(name)} not empty")
-        return self.forget_queue(queue)
+            raise PreconditionFailed(f"{self._label(name)} not empty")
+        return self.remove_queue(queue)
 
-    def forget_queue(self, queue: HeldQueue) -> int:
+    def remove_queue(self, queue: Queue) -> int:
+        """Delete without checks; returns the number of ready messages."""
         if self.queues.get(queue.name) is not queue:
             return 0
         del self.queues[queue.name]
-        self._owned.get(queue.owner, {}).pop(queue, None)
+        self._exclusive_queues.get(queue.owner, {}).pop(queue, None)
         self.version += 1
-        self.queues_deleted += 1
+        self.counters.queues_deleted += 1
         destination = Destination(DestinationKind.QUEUE, queue.name)
-        self._forget_exchanges(self._drop_bindings_to(destination))
-        self.on_queue_gone(queue)
-        gone = queue.close(deleted=True)
+        self._remove_exchanges(self._drop_bindings_to(destination))
+        self._listener.on_queue_deleted(self, queue)
+        ready = queue.close(deleted=True)
         if queue.spec.durable and not queue.spec.exclusive:
             self._store.delete(
                 QueueDefinition(id=queue.id, vhost=self.name, name=queue.name, kind=queue.spec.kind)
             )
-        return gone
+        return ready
 
-    def disown(self, owner: object) -> list[HeldQueue]:
-        """The owner goes; these are the exclusive queues that have to go with it."""
-        return list(self._owned.pop(owner, ()))
+    def take_exclusive_queues(self, owner: object) -> list[Queue]:
+        """The queues to delete now that the connection that owns them closes."""
+        return list(self._exclusive_queues.pop(owner, ()))
 
-    def leave_queue(self, queue: HeldQueue, consumer: Consumer) -> None:
-        """A consumer goes; an auto-delete queue goes with its last one."""
+    def remove_consumer(self, queue: Queue, consumer: Consumer) -> None:
+        """Remove a consumer; an auto-delete queue is deleted with its last one."""
         was_consuming = consumer in queue.consumers
         queue.remove_consumer(consumer)
         if was_consuming and queue.spec.auto_delete and not queue.consumers:
-            self.forget_queue(queue)
+            self.remove_queue(queue)
 
     def add_reply_queue(self) -> ReplyQueue:
+        """The queue behind a channel's `amq.rabbitmq.reply-to`."""
         name = REPLY_PREFIX + secrets.token_urlsafe(18)
         queue = ReplyQueue(name)
         self.reply_queues[name] = queue
         return queue
 
     def require_reply_queue(self, name: str) -> None:
-        """Does whoever gave this reply address still listen?"""
+        """Raise if the consumer of this reply address does not exist any more."""
         if name != DIRECT_REPLY_TO and name not in self.reply_queues:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
 
-    def remove_reply_queue(self, queue: ReplyQueue) -> None:
+    def remove_reply_queue(self, queue: Queue) -> None:
         queue.close(deleted=True)
         if self.reply_queues.pop(queue.name, None) is not None:
             self.version += 1
 
+    def _label(self, name: str) -> str:
+        return f"queue '{name}' in vhost '{self.name}'"
+
     # Bindings ----------------------------------------------------------------------------------
+
+    def bindings(self) -> Iterator[Binding]:
+        return chain.from_iterable([exchange.bindings for exchange in self.exchanges.values()])
+
+    def bindings_to(self, destination: Destination) -> list[Binding]:
+        return list(self._bindings_to.get(destination, ()))
+
+    def is_bound(self, binding: Binding) -> bool:
+        exchange = self.exchanges.get(binding.source)
+        return exchange is not None and binding in exchange.bindings
 
     def bind(
         self,
@@ -358,7 +370,7 @@ class VirtualHost:
         arguments: Mapping[str, Any],
         is_stored: bool = False,
     ) -> None:
-        require_named(source, destination)
+        reject_default_exchange(source, destination)
         exchange = self.exchange(source)
         self._require_destination(destination)
         check_length("routing key", key)
@@ -367,24 +379,22 @@ class VirtualHost:
             return
         self._bindings_to.setdefault(destination, {})[binding] = None
         self.version += 1
+        if is_stored:
+            return
         if self._is_durable(binding):
-            self._store.save(binding_row(self.name, binding))
-        self.on_bound(exchange, binding)
+            self._store.save(_binding_row(self.name, binding))
+        self._listener.on_bound(self, exchange, binding)
 
     def unbind(
         self, source: str, destination: Destination, key: str, arguments: Mapping[str, Any]
     ) -> None:
-        require_named(source, destination)
+        reject_default_exchange(source, destination)
         binding = Binding.of(source, destination, key, arguments)
         if self.is_bound(binding):
             exchange = self.exchanges[source]
             self._drop_binding(exchange, binding)
-            if exchange.is_abandoned:
-                self._forget_exchanges([exchange])
-
-    def is_bound(self, binding: Binding) -> bool:
-        exchange = self.exchanges.get(binding.source)
-        return exchange is not None and binding in exchange.bindings
+            if exchange.is_auto_deletable:
+                self._remove_exchanges([exchange])
 
     def _require_destination(self, destination: Destination) -> None:
         if destination.kind is DestinationKind.EXCHANGE:
@@ -396,102 +406,135 @@ class VirtualHost:
         durable = self._is_durable(binding)
         exchange.unbind(binding)
         self.version += 1
-        held = self._bindings_to.get(binding.destination)
-        if held is not None:
-            held.pop(binding, None)
-            if not held:
+        bindings = self._bindings_to.get(binding.destination)
+        if bindings is not None:
+            bindings.pop(binding, None)
+            if not bindings:
                 del self._bindings_to[binding.destination]
-        self.on_unbound(binding)
+        self._listener.on_unbound(self, binding)
         if durable:
-            self._store.delete(binding_row(self.name, binding))
+            self._store.delete(_binding_row(self.name, binding))
 
     def _drop_bindings_to(self, destination: Destination) -> list[Exchange]:
-        """Which exchanges are abandoned without them."""
-        abandoned = []
+        """Returns the auto-delete exchanges that are unused without these bindings."""
+        unused = []
         for binding in self.bindings_to(destination):
             source = self.exchanges.get(binding.source)
             if source is not None:
                 self._drop_binding(source, binding)
-                if source.is_abandoned:
-                    abandoned.append(source)
-        return abandoned
+                if source.is_auto_deletable:
+                    unused.append(source)
+        return unused
 
     def _is_durable(self, binding: Binding) -> bool:
-        """Between durable things; the destination may just be going."""
+        """Both ends are durable; an end that is just being deleted does not count."""
         source = self.exchanges.get(binding.source)
         if source is not None and not source.spec.durable:
             return False
-        held: Exchange | HeldQueue | None
         if binding.destination.kind is DestinationKind.QUEUE:
-            held = self.queues.get(binding.destination.name)
-            return held is None or (held.spec.durable and not held.spec.exclusive)
-        held = self.exchanges.get(binding.destination.name)
-        return held is None or held.spec.durable
+            queue = self.queues.get(binding.destination.name)
+            return queue is None or (queue.spec.durable and not queue.spec.exclusive)
+        exchange = self.exchanges.get(binding.destination.name)
+        return exchange is None or exchange.spec.durable
 
-    # Publishing --------------------------------------------------------------------------------
+    # Plans -------------------------------------------------------------------------------------
 
-    def plan(self, address: Address, extra_keys: list[str], headers: Table, rights: int) -> Plan:
-        """Which queues a message for this address reaches now."""
+    def plan(
+        self, address: Address, extra_keys: list[str], headers: Table, permissions_revision: int
+    ) -> Plan:
+        """The targets that a message for this address reaches now."""
         exchange = self.exchange(address.exchange)
+        if not exchange.name and address.routing_key.startswith(REPLY_PREFIX):
+            reply_queue = self.reply_queues.get(address.routing_key)
+            replies: list[Target] = [reply_queue] if reply_queue else []
+            return Plan(self.version, exchange, replies, False, permissions_revision, Keep.NOTHING)
         keys = list(dict.fromkeys((address.routing_key, *extra_keys)))
         walk = Walk()
-        found = self._route(exchange, keys, headers, walk)
-        queues = self._reached(found, keys, headers, walk)
-        if not exchange.name and address.routing_key.startswith(REPLY_PREFIX):
-            reply = self.reply_queues.get(address.routing_key)
-            found_queues: list[Target] = [reply] if reply else []
-            return Plan(self.version, exchange, found_queues, False, rights, Keep.NOTHING)
-        reusable = found.reusable and not extra_keys and not self.tracing
-        keep = max((queue.keep for queue in queues), default=self.keep_unroutable)
+        if exchange.name:
+            routed = route(self.exchanges, exchange, keys, headers, walk)
+        else:
+            routed = Route(tuple(keys), reusable=True)
+        targets = self._resolve_targets(routed, keys, headers, walk)
+        reusable = routed.reusable and not extra_keys and not self.tracing
+        keep = max((target.keep for target in targets), default=self.keep_unroutable)
+        takes_runs = reusable and bool(targets)
         return Plan(
-            self.version, exchange, queues, reusable, rights, keep, reusable and bool(queues)
+            self.version, exchange, targets, reusable, permissions_revision, keep, takes_runs
         )
 
-    def _reached(self, found: Route, keys: list[str], headers: Table, walk: Walk) -> list[Target]:
-        """The queues, and a doorway for each station; behind it what nothing before it leads to."""
-        named = set(found.queues)
-        queues: list[Target] = [self.queues[name] for name in found.queues if name in self.queues]
-        if self.doorway is None:
-            return queues
-        ahead = [(station, queues) for station in reversed(found.stations)]
-        while ahead:
-            station, before = ahead.pop()
-            door = self.doorway(station, keys)
-            before.append(door)
-            if not isinstance(door, Doorway) or door.keeps:
+    def _resolve_targets(
+        self, routed: Route, keys: list[str], headers: Table, walk: Walk
+    ) -> list[Target]:
+        """The queues, and a target for each plugin exchange with the queues reached only by it."""
+        names = set(routed.queues)
+        targets: list[Target] = [self.queues[name] for name in routed.queues if name in self.queues]
+        remaining = [(exchange, targets) for exchange in reversed(routed.plugin_exchanges)]
+        while remaining:
+            exchange, siblings = remaining.pop()
+            target = self._listener.make_plugin_target(self, exchange, keys)
+            siblings.append(target)
+            if not isinstance(target, PassThroughTarget) or target.holds:
                 continue
-            found = route(self.exchanges, station, keys, headers, walk)
-            new = [name for name in found.queues if name not in named and name in self.queues]
-            named.update(new)
-            door.behind += [self.queues[name] for name in new]
-            ahead += [(one, door.behind) for one in reversed(found.stations)]
-        return queues
+            routed = route(self.exchanges, exchange, keys, headers, walk)
+            new = [name for name in routed.queues if name not in names and name in self.queues]
+            names.update(new)
+            target.targets += [self.queues[name] for name in new]
+            remaining += [(inner, target.targets) for inner in reversed(routed.plugin_exchanges)]
+        return targets
 
-    def beyond(self, station: Exchange, keys: list[str], headers: Table) -> list[Target]:
-        """What lies behind a station, for a message that was kept there."""
-        walk = Walk({station.name})
-        found = route(self.exchanges, station, keys, headers, walk)
-        return self._reached(found, keys, headers, walk)
+    def queues_after(self, exchange: Exchange, keys: list[str], headers: Table) -> list[Target]:
+        """The targets behind a plugin exchange, for a message that it has held."""
+        walk = Walk({exchange.name})
+        routed = route(self.exchanges, exchange, keys, headers, walk)
+        return self._resolve_targets(routed, keys, headers, walk)
 
-    def still_there(self, plan: Plan) -> Plan:
-        """An older plan without the queues that have gone since."""
-        queues = [queue for queue in plan.queues if self.is_there(queue)]
-        return Plan(self.version, plan.exchange, queues, False, plan.rights, plan.keep)
+    def drop_deleted_targets(self, plan: Plan) -> Plan:
+        """An older plan without the targets that were deleted since."""
+        targets = [target for target in plan.targets if self.has_target(target)]
+        return Plan(
+            self.version, plan.exchange, targets, False, plan.permissions_revision, plan.keep
+        )
 
-    def is_there(self, queue: Target) -> bool:
-        station = getattr(queue, "exchange", None)
-        if isinstance(station, Exchange):
-            return self.exchanges.get(station.name) is station
-        return self.queues.get(queue.name) is queue or queue.name in self.reply_queues
+    def has_target(self, target: Target) -> bool:
+        exchange = getattr(target, "exchange", None)
+        if isinstance(exchange, Exchange):
+            return self.exchanges.get(exchange.name) is exchange
+        return self.queues.get(target.name) is target or target.name in self.reply_queues
 
-    def _route(self, exchange: Exchange, keys: list[str], headers: Table, walk: Walk) -> Route:
-        if not exchange.name:
-            return Route(tuple(keys), reusable=True)
-        return route(self.exchanges, exchange, keys, headers, walk)
 
-    def explain(self, exchange_name: str, key: str, headers: Table) -> list[Binding]:
-        """The bindings a message would pass through (none for the default exchange)."""
-        return explain_route(self.exchanges, self.exchange(exchange_name), [key], headers)
+# Rows of the store -------------------------------------------------------------------------------
 
-    def _q(self, name: str) -> str:
-        return f"queue '{name}' in vhost '{self.name}'"
+
+def _exchange_row(vhost: str, spec: ExchangeSpec) -> ExchangeDefinition:
+    return ExchangeDefinition(
+        vhost,
+        spec.name,
+        spec.kind,
+        spec.auto_delete,
+        spec.internal,
+        dump_arguments(spec.arguments),
+    )
+
+
+def _queue_definition(vhost: str, number: int, spec: QueueSpec) -> QueueDefinition:
+    return QueueDefinition(
+        id=number,
+        vhost=vhost,
+        name=spec.name,
+        kind=spec.kind,
+        durable=spec.durable and not spec.exclusive,
+        auto_delete=spec.auto_delete,
+        exclusive=spec.exclusive,
+        arguments=dump_arguments(spec.arguments),
+    )
+
+
+def _binding_row(vhost: str, binding: Binding) -> BindingDefinition:
+    return BindingDefinition(
+        vhost,
+        binding.source,
+        binding.destination.name,
+        binding.destination.kind.value,
+        binding.routing_key,
+        dump_arguments(binding.arguments),
+    )

@@ -1,7 +1,7 @@
 """Users, virtual hosts, permissions and limits.
 
-The HTTP API's PUT creates or replaces; rabbitmqctl's `add_…` refuses what exists already, and its
-`set_user_tags` keeps the password. So these commands look first, then put the whole object back.
+The HTTP API's PUT creates or replaces; rabbitmqctl's `add_…` refuses an existing object, and its
+`set_user_tags` keeps the password. So these commands read the object first, then write all of it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from leveret.cli import columns as tables
 from leveret.cli.api import Api, InVhost, Json, Target, path
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.inputs import json_object
-from leveret.cli.listing import Columns, fetch_and_show, show
+from leveret.cli.listing import Columns, fetch_and_show, list_command, show
 from leveret.cli.session import Session, client_command
 
 commands = typer.Typer()
-command = client_command(commands, panel="Users, vhosts and permissions")
+PANEL = "Users, vhosts and permissions"
+command = client_command(commands, panel=PANEL)
 
 KNOWN_TAGS = ("administrator", "monitoring", "policymaker", "management")
 
@@ -28,13 +29,16 @@ Username = Annotated[str, typer.Argument(help="Name of the user.")]
 NewPassword = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PASSWORD]", help="The password; asked for, or read from a pipe, if left out."
+        metavar="[PASSWORD]",
+        help="The password; if omitted, it is prompted for or read from a pipe.",
     ),
 ]
 VhostName = Annotated[str, typer.Argument(help="Name of the virtual host.")]
 ExchangeName = Annotated[str, typer.Argument(help="Name of the exchange.")]
-Pattern = Annotated[str, typer.Argument(help="Regular expression; '' matches nothing, '.*' all.")]
-Limits = Annotated[str, typer.Argument(help="JSON object of limits; -1 lifts one.")]
+Pattern = Annotated[
+    str, typer.Argument(help="Regular expression; '' matches nothing, '.*' everything.")
+]
+Limits = Annotated[str, typer.Argument(help="JSON object of limits; -1 removes a limit.")]
 
 
 def _password(given: str | None) -> str:
@@ -55,7 +59,7 @@ def _tags(user: dict[str, Json]) -> str:
     return tags if isinstance(tags, str) else ",".join(tags)
 
 
-@command
+@list_command(commands, tables.USERS, panel=PANEL)
 def list_users(session: Session, columns: Columns = None) -> None:
     """List the users and their tags."""
     fetch_and_show(session, tables.USERS, columns, "users", "users")
@@ -68,9 +72,9 @@ def add_user(
     secret: NewPassword = None,
     tags: Annotated[str, typer.Option(help="Comma-separated tags.")] = "",
 ) -> None:
-    """Create a user, without any permission."""
+    """Create a user without permissions."""
     if session.api.exists(path("users", username)):
-        raise CliError(f"user '{username}' exists already.")
+        raise CliError(f"user '{username}' already exists.")
     session.api.put(path("users", username), {"password": _password(secret), "tags": tags})
     session.out.remark(f"User '{username}' added; it has no permissions yet (set_permissions).")
 
@@ -88,7 +92,7 @@ def change_password(
     username: Username,
     secret: NewPassword = None,
 ) -> None:
-    """Give a user a new password."""
+    """Change a user's password."""
     user = _user(session, username)
     body = {"password": _password(secret), "tags": _tags(user)}
     session.api.put(path("users", username), body)
@@ -97,7 +101,7 @@ def change_password(
 
 @command
 def clear_password(session: Session, username: Username) -> None:
-    """Take away a user's password: it can no longer log in with one."""
+    """Remove a user's password, so that it can no longer log in with one."""
     user = _user(session, username)
     session.api.put(path("users", username), {"password_hash": "", "tags": _tags(user)})
     session.out.remark(f"Password of user '{username}' cleared.")
@@ -130,10 +134,12 @@ def set_user_tags(
     username: Username,
     tags: Annotated[
         list[str] | None,
-        typer.Argument(help="administrator, monitoring, policymaker, management; none clears all."),
+        typer.Argument(
+            help="administrator, monitoring, policymaker, management; none removes all."
+        ),
     ] = None,
 ) -> None:
-    """Set what a user may see and manage."""
+    """Set the tags of a user, which say what it may see and manage."""
     user = _user(session, username)
     body = {"tags": ",".join(tags or [])}
     body |= {key: user[key] for key in ("password_hash", "hashing_algorithm") if key in user}
@@ -142,7 +148,7 @@ def set_user_tags(
     for tag in tags or ():
         if tag not in KNOWN_TAGS:
             known = ", ".join(KNOWN_TAGS)
-            session.out.remark(f"The tag '{tag}' gives no rights; those that do are {known}.")
+            session.out.remark(f"The tag '{tag}' grants nothing; tags that do are {known}.")
 
 
 @command
@@ -152,12 +158,12 @@ def add_vhost(
     description: Annotated[str | None, typer.Option(help="What it is for.")] = None,
     tags: Annotated[str | None, typer.Option(help="Comma-separated tags.")] = None,
     default_queue_type: Annotated[
-        str | None, typer.Option(help="Type of queues declared without one.")
+        str | None, typer.Option(help="Type of queues that are declared without a type.")
     ] = None,
 ) -> None:
     """Create a virtual host."""
     if session.api.exists(path("vhosts", vhost_name)):
-        raise CliError(f"vhost '{vhost_name}' exists already.")
+        raise CliError(f"vhost '{vhost_name}' already exists.")
     body = {"description": description, "tags": tags, "default_queue_type": default_queue_type}
     given = {key: value for key, value in body.items() if value is not None}
     session.api.put(path("vhosts", vhost_name), given)
@@ -171,9 +177,9 @@ def delete_vhost(session: Session, vhost_name: VhostName) -> None:
     session.out.remark(f"Vhost '{vhost_name}' deleted.")
 
 
-@command
+@list_command(commands, tables.PERMISSIONS, panel=PANEL)
 def list_permissions(session: Session, columns: Columns = None) -> None:
-    """List who may do what in a virtual host."""
+    """List the permissions in a virtual host."""
     where = path("vhosts", session.vhost, "permissions")
     what = f"permissions for vhost {session.vhost}"
     fetch_and_show(session, tables.PERMISSIONS, columns, where, what)
@@ -181,7 +187,7 @@ def list_permissions(session: Session, columns: Columns = None) -> None:
 
 @command
 def list_user_permissions(session: Session, username: Username) -> None:
-    """List what one user may do, in every virtual host."""
+    """List the permissions of one user in all virtual hosts."""
     session.out.remark(f"Listing permissions for user {username} ...")
     items = session.api.get(path("users", username, "permissions"), what=f"user '{username}'")
     show(session, tables.USER_PERMISSIONS, None, items)
@@ -191,7 +197,7 @@ def list_user_permissions(session: Session, username: Username) -> None:
 def set_permissions(
     session: Session, username: Username, configure: Pattern, write: Pattern, read: Pattern
 ) -> None:
-    """Allow a user to configure, write and read what the three patterns match."""
+    """Set the patterns of names that a user may configure, write to and read from."""
     body = {"configure": configure, "write": write, "read": read}
     where = path("permissions", session.vhost, username)
     session.api.put(where, body, what=InVhost(f"user '{username}'", session.vhost))
@@ -200,7 +206,7 @@ def set_permissions(
 
 @command
 def clear_permissions(session: Session, username: Username) -> None:
-    """Take away a user's permissions in a virtual host."""
+    """Remove a user's permissions in a virtual host."""
     where = path("permissions", session.vhost, username)
     session.api.delete(where, what=session.inside(f"permission of user '{username}'"))
     session.out.remark(f"Permissions of user '{username}' in vhost '{session.vhost}' cleared.")
@@ -208,7 +214,7 @@ def clear_permissions(session: Session, username: Username) -> None:
 
 @command
 def list_topic_permissions(session: Session) -> None:
-    """List the permissions on routing keys in a virtual host."""
+    """List the topic permissions in a virtual host."""
     where = path("vhosts", session.vhost, "topic-permissions")
     what = f"topic permissions for vhost {session.vhost}"
     fetch_and_show(session, tables.TOPIC_PERMISSIONS, None, where, what)
@@ -218,7 +224,7 @@ def list_topic_permissions(session: Session) -> None:
 def set_topic_permissions(
     session: Session, username: Username, exchange: ExchangeName, write: Pattern, read: Pattern
 ) -> None:
-    """Restrict the routing keys a user may publish with and bind to at a topic exchange."""
+    """Restrict the routing keys with which a user may publish to and bind from a topic exchange."""
     body = {"exchange": exchange, "write": write, "read": read}
     where = path("topic-permissions", session.vhost, username)
     session.api.put(where, body, what=InVhost(f"user '{username}'", session.vhost))
@@ -227,7 +233,7 @@ def set_topic_permissions(
 
 @command
 def clear_topic_permissions(session: Session, username: Username) -> None:
-    """Lift the restrictions on routing keys of a user in a virtual host."""
+    """Remove a user's topic permissions in a virtual host."""
     where = path("topic-permissions", session.vhost, username)
     what = session.inside(f"topic permission of user '{username}'")
     session.api.delete(where, what=what)
@@ -236,14 +242,14 @@ def clear_topic_permissions(session: Session, username: Username) -> None:
 
 @command
 def list_vhost_limits(session: Session) -> None:
-    """List the limits of all virtual hosts (or of the one -p names)."""
+    """List the limits of all virtual hosts, or of one with -p."""
     where = path("vhost-limits", session.vhost) if session.is_vhost_given else "vhost-limits"
     items = session.api.get(where, what=f"vhost '{session.vhost}'")
     show(session, tables.VHOST_LIMITS, None, items)
 
 
 def _whole_numbers(definition: str, example: str) -> dict[str, int]:
-    """The limits given; each is looked at before the first is set."""
+    """Parse limits; all are checked before the first one is set."""
     limits = json_object(definition, "the limits", example)
     for name, value in limits.items():
         if type(value) is not int:
@@ -263,7 +269,7 @@ def set_vhost_limits(session: Session, definition: Limits) -> None:
 
 @command
 def clear_vhost_limits(session: Session) -> None:
-    """Lift the limits of a virtual host."""
+    """Remove the limits of a virtual host."""
     where = path("vhost-limits", session.vhost)
     for entry in session.api.get(where, what=f"vhost '{session.vhost}'"):
         for name in entry.get("value") or {}:

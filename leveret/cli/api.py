@@ -1,4 +1,4 @@
-"""The HTTP API as commands see it: paths from names, JSON in and out, errors in words.
+"""Client of the HTTP API: paths from names, JSON in and out, errors as sentences.
 
 Invariant: every call either returns decoded JSON (None for an empty body) or raises a `CliError`
 with one sentence and the exit code for its cause. Names become single path segments whatever they
@@ -22,14 +22,14 @@ import httpx
 
 from leveret.cli.errors import CliError, ExitCode
 
-Json = Any  # decoded JSON: its shape is the server's, each command picks what it knows
+Json = Any  # decoded JSON: the server defines its structure, each command uses what it knows
 
-LONGEST_WAIT = 20.0
+MAX_WAIT_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which server, as whom."""
+    """The server to talk to, and the login."""
 
     url: str
     user: str
@@ -40,13 +40,13 @@ class Target:
 
     @property
     def shown(self) -> str:
-        """The URL as messages may name it: without a password that was written into it."""
+        """The URL for messages, without a user and password in it."""
         return re.sub(r"(?<=//)[^/?#]*@", "", self.url)
 
 
 @dataclass(frozen=True, slots=True)
 class InVhost:
-    """Something that may be missing because its virtual host is; the text is what messages say."""
+    """An object that may be missing because its virtual host is; `text` names it in messages."""
 
     text: str
     vhost: str
@@ -56,11 +56,11 @@ class InVhost:
 
 
 What = str | InVhost | None
-"""What a request is about, for the sentence that says it is not there."""
+"""The object of a request, for the error that says that it does not exist."""
 
 
 def segment(name: str) -> str:
-    """A name as one path segment; dots alone are escaped, or URL rules would swallow them."""
+    """Return a name as one path segment; `.` and `..` are escaped, or URL rules would drop them."""
     if not name:
         raise CliError("a name must not be empty.", ExitCode.USAGE)
     return (
@@ -86,7 +86,7 @@ class Api:
             timeout=target.timeout,
             transport=transport,
             verify=_tls(target),
-            trust_env=False,  # a proxy from the environment is never meant for the own broker
+            trust_env=False,  # a proxy in the environment is not meant for the broker
         )
 
     def close(self) -> None:
@@ -98,9 +98,17 @@ class Api:
     def put(self, where: str, body: Json = None, *, what: What = None) -> Json:
         return self._call("PUT", where, what=what, body=body)
 
-    def post(self, where: str, body: Json = None, *, what: What = None, wait: float = 0.0) -> Json:
-        """POST; `wait` is how long the server may hold the answer back (long poll)."""
-        return self._call("POST", where, what=what, body=body, wait=wait)
+    def post(
+        self,
+        where: str,
+        body: Json = None,
+        *,
+        what: What = None,
+        wait: float = 0.0,
+        query: Mapping[str, object] | None = None,
+    ) -> Json:
+        """POST; `wait` is how long the server may delay the answer (long poll)."""
+        return self._call("POST", where, what=what, query=query, body=body, wait=wait)
 
     def delete(
         self,
@@ -113,7 +121,7 @@ class Api:
         return self._call("DELETE", where, what=what, query=query, headers=headers)
 
     def poll(self, where: str, *, what: What, wait: float, **query: object) -> Json:
-        """GET that the server may hold back for `wait` seconds."""
+        """GET whose answer the server may delay for `wait` seconds (long poll)."""
         return self._call("GET", where, what=what, query={**query, "wait": wait}, wait=wait)
 
     def exists(self, where: str) -> bool:
@@ -162,15 +170,18 @@ class Api:
         try:
             return response.json()
         except ValueError:
-            text = f"what answers at {self._target.shown} is no RabbitMQ-like HTTP API."
+            text = f"the server at {self._target.shown} is not a RabbitMQ-compatible HTTP API."
             raise CliError(text) from None
 
     def _unreachable(self, error: Exception) -> CliError:
         url = self._target.shown
         if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
-            return CliError(f"{url!r} is not a URL such as http://127.0.0.1:15672.", ExitCode.USAGE)
+            return CliError(
+                f"{url!r} is not a valid URL; use one such as http://127.0.0.1:15672.",
+                ExitCode.USAGE,
+            )
         if "WRONG_VERSION_NUMBER" in str(error):
-            text = f"{url} does not speak TLS; its URL begins with http, not https."
+            text = f"{url} does not use TLS; use http instead of https in the URL."
             return CliError(text, ExitCode.UNAVAILABLE)
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return CliError(_not_trusted(url, str(error)), ExitCode.UNAVAILABLE)
@@ -180,9 +191,9 @@ class Api:
         if isinstance(error, httpx.TimeoutException):
             text = f"{url} did not answer within {self._target.timeout:g} s."
             return CliError(text, ExitCode.TIMEOUT)
-        text = f"the connection to {url} broke: {str(error).rstrip('.')}"
+        text = f"the connection to {url} failed: {str(error).rstrip('.')}"
         if isinstance(error, httpx.RemoteProtocolError):
-            text += "; is that its HTTP port, 15672 unless set otherwise, and not for https?"
+            text += "; is this its HTTP port (by default 15672), and does it use http, not https?"
         return CliError(text, ExitCode.UNAVAILABLE)
 
     def _refused(self, response: httpx.Response, where: str, what: What) -> CliError:
@@ -193,32 +204,32 @@ class Api:
             return CliError(text, ExitCode.NO_PERMISSION)
         if status in {401, 403}:
             return CliError(f"user '{user}' may not do this: {reason}", ExitCode.NO_PERMISSION)
-        # RabbitMQ answers 400 where a publish met a missing exchange, a permission a missing user.
+        # RabbitMQ answers 400 for a publish to a missing exchange and for a missing user.
         if status == 404 or (status == 400 and "not_found" in reason.lower()):
             missing = self.missing(what)
             text = f"there is no {missing}." if missing else f"{url} has no /api/{where}."
             return CliError(text, ExitCode.NOT_FOUND)
         if status < 400:
-            return CliError(f"{url} sends this command elsewhere ({status}); is the URL right?")
+            return CliError(f"{url} redirects the request ({status}); is the URL right?")
         if status >= 500:
             return CliError(f"the server failed ({status}): {reason or response.reason_phrase}")
         return CliError(f"refused: {reason or response.reason_phrase}")
 
     def missing(self, what: What) -> str | None:
-        """What is not there: the thing itself, or the virtual host that it would be in."""
+        """Return what does not exist: the object itself, or its virtual host."""
         if not isinstance(what, InVhost):
             return what
         try:
-            is_there = self.exists(path("vhosts", what.vhost))
-        except CliError:  # who may not look at virtual hosts is told what was asked for
-            is_there = True
-        return what.text if is_there else f"vhost '{what.vhost}'"
+            has_vhost = self.exists(path("vhosts", what.vhost))
+        except CliError:  # without permission to list virtual hosts
+            has_vhost = True
+        return what.text if has_vhost else f"vhost '{what.vhost}'"
 
 
 def _not_trusted(url: str, error: str) -> str:
-    """OpenSSL's words stand between the name of the error and a line of its source."""
+    """Extract OpenSSL's reason from between the name of the error and its source line."""
     why = error.partition("verify failed: ")[2].rpartition(" (_ssl")[0] or error
-    hint = "" if "mismatch" in why else "; --ca-file names who signed it"
+    hint = "" if "mismatch" in why else "; --ca-file adds the authority that signed it"
     return f"the certificate of {url} is not trusted: {why.rstrip('.')}{hint}."
 
 
@@ -243,11 +254,15 @@ def _query(value: object) -> str:
 
 def _tls(target: Target) -> ssl.SSLContext | bool:
     if not target.url.lower().startswith("https:"):
-        return False  # loading the system's certificates costs 20 ms that plain HTTP need not pay
+        return (
+            False  # loading the system's certificates takes 20 ms, which plain HTTP does not need
+        )
     try:
         context = ssl.create_default_context(cafile=target.ca_file)
     except (OSError, ssl.SSLError) as error:
-        why = "it has no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        why = (
+            "it contains no PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
+        )
         raise CliError(f"{target.ca_file} cannot be used: {why}.", ExitCode.USAGE) from None
     if target.is_insecure:
         context.check_hostname = False
@@ -256,7 +271,7 @@ def _tls(target: Target) -> ssl.SSLContext | bool:
 
 
 def encoded(content: bytes) -> tuple[str, str]:
-    """Bytes as JSON can carry them: (text, "string") where they are UTF-8, else base64."""
+    """Return bytes as JSON text: (text, "string") if they are UTF-8, else base64."""
     try:
         return content.decode("utf-8"), "string"
     except UnicodeDecodeError:

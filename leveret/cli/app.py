@@ -1,6 +1,6 @@
-"""The typer application: every command under one roof, in panels.
+"""The typer application: all commands, grouped into help panels.
 
-Command names are rabbitmqctl's, with underscores; the same with hyphens is understood, too.
+Command names are rabbitmqctl's, with underscores; hyphens are accepted as well.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import io
 import sys
+from argparse import Action
 from collections.abc import Sequence
+from inspect import Parameter, Signature
 from typing import Annotated, Any
 
 import typer
@@ -21,21 +23,22 @@ from leveret.cli import (
     listing,
     logs,
     messages,
+    move,
     operations,
     policies,
-    scheduled,
+    salvage,
     server,
     spark,
     streams,
     topology,
 )
-from leveret.cli.serve import SUMMARY, serve
+from leveret.cli.serve import EPILOG, SUMMARY, serve, serve_flags, wants_help
 from leveret.cli.server import own_version
 from leveret.cli.session import SHARED_OPTIONS
 
 
 class HyphenGroup(TyperGroup):
-    """Finds `list_queues` also as `list-queues`."""
+    """Accepts `list-queues` for `list_queues`."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return super().get_command(ctx, cmd_name.replace("-", "_"))
@@ -51,8 +54,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(own_version())
         raise typer.Exit
 
@@ -60,25 +63,46 @@ def _show_version(is_asked: bool) -> None:
 @app.callback()
 def leveret(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """A RabbitMQ-compatible broker: run it, look at it, manage it."""
+    """A RabbitMQ-compatible broker: run it, inspect it, manage it.
+
+    Every command but `serve` talks to the HTTP API of a running broker, by default at
+    http://127.0.0.1:15672. `--url` or the environment variable `LEVERET_URL` names another one.
+    """
 
 
 class ServeCommand(TyperCommand):
-    """Stands in the help; its own help and parsing are those of the light path."""
+    """Shows the help of `serve`; `leveret.cli.serve` parses its arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if wants_help(args):
+            return super().parse_args(ctx, ["--help"])
         raise typer.Exit(serve(args))
 
 
-@app.command("serve", help=SUMMARY, cls=ServeCommand, rich_help_panel="Server")
-def _serve() -> None:
-    raise AssertionError("the command line of serve is read before this")
+def _serve(**options: Any) -> None:
+    raise AssertionError("ServeCommand parses the command line of serve")
 
 
-for _part in (server, listing, topology, messages, scheduled):
+def _option(action: Action) -> Parameter:
+    kind, name = (bool, None) if action.nargs == 0 else (str, str(action.metavar))
+    flag = typer.Option(*action.option_strings, help=action.help, metavar=name, show_default=False)
+    default = False if kind is bool else ""
+    return Parameter(
+        action.dest, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag]
+    )
+
+
+_options = [_option(action) for action in serve_flags()]
+_serve.__signature__ = Signature(_options)  # type: ignore[attr-defined]
+_serve.__annotations__ = {option.name: option.annotation for option in _options}
+app.command("serve", help=SUMMARY, epilog=EPILOG, cls=ServeCommand, rich_help_panel="Server")(
+    _serve
+)
+for _part in (server, salvage, listing, topology, messages, move):
     app.add_typer(_part.commands)
 for _part in (access, policies, operations, streams):
     app.add_typer(_part.commands)
@@ -89,12 +113,12 @@ for _part in (history, spark):
 
 @functools.cache
 def program() -> Any:
-    """The application as one callable; building it from some eighty functions takes a while."""
+    """Return the application as one callable, built once from some eighty functions."""
     return get_command(app)
 
 
 def after_command(argv: Sequence[str]) -> list[str]:
-    """Shared options before the command's name (`leveret -q list_queues`) moved behind it."""
+    """Move shared options before the command's name (`leveret -q list_queues`) behind it."""
     end = 0
     while end < len(argv) and argv[end].split("=")[0] in SHARED_OPTIONS:
         option, equals, _ = argv[end].partition("=")
@@ -104,8 +128,8 @@ def after_command(argv: Sequence[str]) -> list[str]:
     return [*argv[end:start], *argv[:end], *argv[start:]]
 
 
-def asking_help(argv: Sequence[str]) -> Sequence[str]:
-    """`help`, `help publish` and `log help`, as rabbitmqctl understands them."""
+def expand_help(argv: Sequence[str]) -> Sequence[str]:
+    """Accept `help`, `help publish` and `log help`, as rabbitmqctl does."""
     if list(argv[:1]) == ["help"]:
         return [*argv[1:], "--help"]
     return ["log", "--help"] if list(argv) == ["log", "help"] else argv
@@ -114,10 +138,10 @@ def asking_help(argv: Sequence[str]) -> Sequence[str]:
 def run_client(argv: Sequence[str]) -> int:
     """Run any command but `serve`; return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names and bodies are other people's: what cannot be printed is escaped, never an error.
+        # Names and bodies come from clients: unprintable text is escaped instead of an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        program()(after_command(asking_help(argv)), prog_name="leveret")
+        program()(after_command(expand_help(argv)), prog_name="leveret")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
     return 0

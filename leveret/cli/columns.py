@@ -1,7 +1,7 @@
-"""rabbitmqctl's columns, and where the HTTP API keeps each.
+"""rabbitmqctl's columns, and the field of the HTTP API for each.
 
-A `Listing` maps a column's name, as rabbitmqctl calls it, to a dotted path in the API's objects;
-`=text` stands for a constant. Columns that only Leveret has stand at the end of their table.
+A `Listing` maps rabbitmqctl's name of a column to a dotted path in the API's objects; `=text` is a
+constant. Columns that only Leveret has are at the end of their table.
 """
 
 from __future__ import annotations
@@ -16,26 +16,34 @@ from leveret.cli.errors import CliError, ExitCode
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What can be listed of one kind of thing, and what is listed unless asked otherwise."""
+    """The columns of one kind of object, and those shown by default."""
 
     paths: Mapping[str, str]
     default: Sequence[str]
 
-    def chosen(self, asked: Sequence[str] | None) -> list[str]:
-        """The columns to show; a dotted name reaches any field of the API."""
-        names = [name for word in asked or () for name in word.split(",") if name]
+    @property
+    def help_text(self) -> str:
+        """The columns, for the help page of a command that takes them."""
+        return (
+            f"**Columns:** {', '.join(sorted(self.paths))}. **Shown by default:** "
+            f"{', '.join(self.default)}. A name with a dot selects any field of the HTTP API."
+        )
+
+    def select(self, requested: Sequence[str] | None) -> list[str]:
+        """Return the columns to show; a dotted name selects any field of the API."""
+        names = [name for word in requested or () for name in word.split(",") if name]
         for name in names:
             if name not in self.paths and "." not in name:
                 raise CliError(f"unknown column {name!r}; {self._hint(name)}", ExitCode.USAGE)
         return names or list(self.default)
 
     def _hint(self, name: str) -> str:
-        known = f"known are {', '.join(sorted(self.paths))}."
+        columns = f"columns are {', '.join(sorted(self.paths))}."
         nearest = difflib.get_close_matches(name, self.paths, n=1)
-        return f"did you mean {nearest[0]}? {known[0].upper()}{known[1:]}" if nearest else known
+        return f"did you mean {nearest[0]}? {columns.capitalize()}" if nearest else columns
 
     def fields(self, columns: Iterable[str]) -> str:
-        """The `columns` query that fetches no more than is shown."""
+        """Return the `columns` query that fetches only the fields shown."""
         paths = (self.paths.get(name, name) for name in columns)
         return ",".join(sorted({path for path in paths if not path.startswith("=")}))
 
@@ -44,11 +52,11 @@ class Listing:
 
     def _value(self, name: str, item: Json) -> Json:
         path = self.paths.get(name, name)
-        return path[1:] if path.startswith("=") else dig(item, path)
+        return path[1:] if path.startswith("=") else value_at(item, path)
 
 
-def dig(item: Json, path: str) -> Json:
-    """The value at a dotted path, None where it ends early; a key with dots in it wins."""
+def value_at(item: Json, path: str) -> Json:
+    """Return the value at a dotted path or None; a key that contains the dots has priority."""
     if isinstance(item, dict) and path in item:
         return item[path]
     for key in path.split("."):

@@ -1,7 +1,7 @@
-"""How a command ends: exit codes, and errors that are one sentence.
+"""Exit codes, and errors of one sentence.
 
-Invariant: whatever goes wrong in a command becomes a `CliError` at the border where it is met
-(HTTP in `api`, files and JSON in `inputs`); nothing else is expected to escape a command.
+Invariant: a failure in a command becomes a `CliError` where it is detected (HTTP in `api`, files
+and JSON in `inputs`); a command raises no other exceptions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes, in the numbers of sysexits.h where it has one; listed in docs/cli.md."""
+    """Exit codes, with the numbers of sysexits.h where it has one; listed in docs/cli.md."""
 
     OK = 0
     FAILED = 1
@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
 
 
 class CliError(Exception):
-    """A command cannot do what was asked; the text is one sentence for people."""
+    """A command has failed; the text is one sentence for people."""
 
     def __init__(self, text: str, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(" ".join(text.split()))

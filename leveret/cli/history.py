@@ -1,4 +1,4 @@
-"""What happened to messages: one message's life, and what the history holds."""
+"""The history: the events of one message, and the extent of what is kept."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import typer
 from leveret.cli.api import Json
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.output import Formatter, write_json
-from leveret.cli.server import size_text
 from leveret.cli.session import Session, client_command
+from leveret.model.quantities import approximate_size
 
 commands = typer.Typer()
 command = client_command(commands, panel="History and Spark")
@@ -22,16 +22,16 @@ _COLUMNS = ("time", "after", "event", "queue", "consumer", "user", "connection",
 @command
 def trace(
     session: Session,
-    message: Annotated[str, typer.Argument(help="The property message_id, or the internal id.")],
+    message: Annotated[str, typer.Argument(help="The message_id property, or the internal id.")],
     internal: Annotated[
-        bool, typer.Option("--internal", help="MESSAGE is the broker's own number.")
+        bool, typer.Option("--internal", help="MESSAGE is the broker's internal id.")
     ] = False,
 ) -> None:
-    """Show one message's life: published, delivered, acked, …, with the time between."""
+    """Show what happened to one message (published, delivered, acked, …) and when."""
     if internal and not (message.isdecimal() and int(message) < 1 << 63):
         raise CliError(
             f"an internal id is a whole number, not '{message}'; without --internal, "
-            "MESSAGE is looked for as a message_id.",
+            "MESSAGE is searched as a message_id.",
             ExitCode.USAGE,
         )
     query = {"id": message} if internal else {"message_id": message}
@@ -39,20 +39,22 @@ def trace(
     what = f"message with {'internal id' if internal else 'message_id'} '{message}' in the history"
     answer = session.api.get("trace", what=what, **query)
     traces = answer if isinstance(answer, list) else [answer]
-    if not traces or not any(life.get("events") for life in traces):
+    if not traces or not any(trace.get("events") for trace in traces):
         raise CliError(f"there is no {what}.", ExitCode.NOT_FOUND)
     if session.out.formatter is Formatter.JSON:
         write_json(answer)
         return
-    for life in traces:
-        _show_life(session, life)
+    for trace in traces:
+        _show_trace(session, trace)
 
 
-def _show_life(session: Session, life: Json) -> None:
-    events = sorted(life["events"], key=lambda event: event["time_ms"])
-    message = life.get("message") or {}
+def _show_trace(session: Session, trace: Json) -> None:
+    events = sorted(trace["events"], key=lambda event: event["time_ms"])
+    message = trace.get("message") or {}
     title = [f"{key}={message[key]}" for key in ("id", "exchange", "routing_key") if key in message]
     session.out.remark(f"Message {' '.join(title)}")
+    for copy, original in (trace.get("parents") or {}).items():
+        session.out.remark(f"Message {copy} is a copy of message {original}")
     rows, before = [], events[0]["time_ms"]
     for event in events:
         rows.append([_field(event, name, before) for name in _COLUMNS])
@@ -69,11 +71,11 @@ def _field(event: Json, name: str, before: float) -> Json:
 
 
 def clock_text(milliseconds: float | None) -> str | None:
-    """A moment as local date and time with milliseconds."""
+    """Return a time as local date and time with milliseconds."""
     if milliseconds is None:
         return None
-    moment = time.localtime(milliseconds / 1000)
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', moment)}.{int(milliseconds % 1000):03d}"
+    local = time.localtime(milliseconds / 1000)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', local)}.{int(milliseconds % 1000):03d}"
 
 
 @command
@@ -86,8 +88,8 @@ def history(session: Session) -> None:
     values = {
         "messages": info.get("messages"),
         "events": info.get("events"),
-        "size": size_text(info.get("size_bytes") or 0),
-        "limit": size_text(info["limit_bytes"]) if info.get("limit_bytes") else "none",
+        "size": approximate_size(info.get("size_bytes") or 0),
+        "limit": approximate_size(info["limit_bytes"]) if info.get("limit_bytes") else "none",
         "oldest": clock_text(info.get("first_time")),
         "newest": clock_text(info.get("last_time")),
     }

@@ -1,4 +1,4 @@
-"""What people type, as values: JSON, `key=value` pairs, files and standard input."""
+"""Input of commands: JSON, `key=value` pairs, files and standard input."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import typer
+
 from leveret.cli.api import Json
 from leveret.cli.errors import CliError, ExitCode
 
 
 def json_object(text: str, what: str, example: str) -> dict[str, Json]:
-    """A JSON object from the command line."""
-    wanted = f"{what} must be a JSON object such as {example}"
+    """Parse a JSON object given on the command line."""
+    expected = f"{what} must be a JSON object such as {example}"
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise CliError(f"{wanted}: {error}.", ExitCode.USAGE) from None
+        raise CliError(f"{expected}: {error}.", ExitCode.USAGE) from None
     if not isinstance(value, dict):
-        raise CliError(f"{wanted}.", ExitCode.USAGE)
+        raise CliError(f"{expected}.", ExitCode.USAGE)
     return value
 
 
 def pairs(texts: Sequence[str] | None, what: str) -> dict[str, Json]:
-    """`key=value` pairs; a value that reads as JSON (number, true, {…}) is that, else a text."""
+    """Parse `key=value` pairs; a value that is valid JSON is parsed, any other is text."""
     return dict(_pair(text, what) for text in texts or ())
 
 
@@ -40,19 +42,28 @@ def _pair(text: str, what: str) -> tuple[str, Json]:
 
 
 def read_all(source: str) -> bytes:
-    """A file's content, or all of standard input for `-`."""
+    """Return a file's content, or all of standard input for `-`."""
     if source == "-":
-        tell_who_types()
+        announce_typed_input()
     try:
         return sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
-        raise CliError(f"{source} cannot be read: {error.strerror}.", ExitCode.NOT_FOUND) from None
+        raise CliError(f"cannot read {source}: {error.strerror}.", ExitCode.NOT_FOUND) from None
 
 
-def tell_who_types() -> None:
-    """Else a command that reads what is typed looks as if it hung."""
+def announce_typed_input() -> None:
+    """At a terminal, say that input is read; otherwise the command would seem to hang."""
     if sys.stdin.isatty():
-        sys.stderr.write("Reading what you type; Ctrl-D ends it.\n")
+        sys.stderr.write("Reading from the terminal; end with Ctrl-D.\n")
+
+
+def require_overwrite(target: str) -> None:
+    """Ask before a file is overwritten; without a terminal, refuse."""
+    if target == "-" or not Path(target).exists():
+        return
+    if sys.stdin.isatty() and typer.confirm(f"{target} exists. Overwrite it?", err=True):
+        return
+    raise CliError(f"{target} exists and was not overwritten; --force overwrites it.")
 
 
 def write_all(target: str, text: str) -> None:
@@ -63,20 +74,20 @@ def write_all(target: str, text: str) -> None:
     try:
         Path(target).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CliError(f"{target} cannot be written: {error.strerror}.") from None
+        raise CliError(f"cannot write {target}: {error.strerror}.") from None
 
 
 def line_batches(descriptor: int) -> Iterator[list[bytes]]:
-    """Lines from a pipe in batches of what is there now: fast for files, prompt for `tail -f`."""
+    """Yield the lines available at once, in batches: fast for files, prompt for `tail -f`."""
     rest: list[bytes] = []
     while chunk := os.read(descriptor, 65536):
         head, newline, tail = chunk.rpartition(b"\n")
         if not newline:
             rest.append(chunk)
             continue
-        whole = b"".join([*rest, head])
+        complete = b"".join([*rest, head])
         rest = [tail] if tail else []
-        yield [line.removesuffix(b"\r") for line in whole.split(b"\n")]
+        yield [line.removesuffix(b"\r") for line in complete.split(b"\n")]
     if rest:
         yield [b"".join(rest)]
 

@@ -1,7 +1,8 @@
-"""The `list_…` commands: one GET each, rabbitmqctl's columns, no more fields than shown."""
+"""The `list_…` commands: one GET each, with rabbitmqctl's columns and only the fields shown."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -12,81 +13,90 @@ from leveret.cli.columns import Listing
 from leveret.cli.session import Session, client_command
 
 commands = typer.Typer()
-command = client_command(commands, panel="Look")
+PANEL = "Listing"
 
 Columns = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="COLUMN",
-        help="What to show of each, as rabbitmqctl names it.",
+        help="Columns to show, with rabbitmqctl's names.",
         show_default=False,
     ),
 ]
 
 
-def show(session: Session, listing: Listing, asked: list[str] | None, items: list[Json]) -> None:
-    """Print things that are already here."""
-    chosen = listing.chosen(asked)
-    session.out.rows(chosen, listing.rows(chosen, items))
+def list_command(
+    app: typer.Typer, listing: Listing, *, panel: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command that takes columns; its help page lists them."""
+    return client_command(app, panel=panel, epilog=listing.help_text)
+
+
+def show(
+    session: Session, listing: Listing, requested: list[str] | None, items: list[Json]
+) -> None:
+    """Print objects that have been fetched already."""
+    columns = listing.select(requested)
+    session.out.rows(columns, listing.rows(columns, items))
 
 
 def fetch_and_show(
-    session: Session, listing: Listing, asked: list[str] | None, where: str, what: str
+    session: Session, listing: Listing, requested: list[str] | None, where: str, what: str
 ) -> None:
-    chosen = listing.chosen(asked)
+    columns = listing.select(requested)
     session.out.remark(f"Listing {what} ...")
     missing = f"vhost '{session.vhost}'" if path(session.vhost) in where.split("/") else None
-    items = session.api.get(where, what=missing, columns=listing.fields(chosen))
-    session.out.rows(chosen, listing.rows(chosen, items or []))
+    items = session.api.get(where, what=missing, columns=listing.fields(columns))
+    session.out.rows(columns, listing.rows(columns, items or []))
 
 
-@command
+@list_command(commands, tables.QUEUES, panel=PANEL)
 def list_queues(session: Session, columns: Columns = None) -> None:
     """List the queues of a virtual host: `leveret list_queues name messages consumers`."""
     where, what = path("queues", session.vhost), f"queues for vhost {session.vhost}"
     fetch_and_show(session, tables.QUEUES, columns, where, what)
 
 
-@command
+@list_command(commands, tables.EXCHANGES, panel=PANEL)
 def list_exchanges(session: Session, columns: Columns = None) -> None:
     """List the exchanges of a virtual host."""
     where, what = path("exchanges", session.vhost), f"exchanges for vhost {session.vhost}"
     fetch_and_show(session, tables.EXCHANGES, columns, where, what)
 
 
-@command
+@list_command(commands, tables.BINDINGS, panel=PANEL)
 def list_bindings(session: Session, columns: Columns = None) -> None:
     """List the bindings of a virtual host."""
     where, what = path("bindings", session.vhost), f"bindings for vhost {session.vhost}"
     fetch_and_show(session, tables.BINDINGS, columns, where, what)
 
 
-@command
+@list_command(commands, tables.CONSUMERS, panel=PANEL)
 def list_consumers(session: Session, columns: Columns = None) -> None:
     """List the consumers of a virtual host."""
     where, what = path("consumers", session.vhost), f"consumers for vhost {session.vhost}"
-    chosen = tables.CONSUMERS.chosen(columns)
+    selected = tables.CONSUMERS.select(columns)
     session.out.remark(f"Listing {what} ...")
-    # RabbitMQ's consumer listing knows no `columns`.
+    # RabbitMQ's consumer listing does not support `columns`.
     items = session.api.get(where, what=f"vhost '{session.vhost}'")
-    session.out.rows(chosen, tables.CONSUMERS.rows(chosen, items or []))
+    session.out.rows(selected, tables.CONSUMERS.rows(selected, items or []))
 
 
-@command
+@list_command(commands, tables.CONNECTIONS, panel=PANEL)
 def list_connections(session: Session, columns: Columns = None) -> None:
-    """List the client connections (of one virtual host, if -p names it)."""
+    """List the client connections, or those of one virtual host with -p."""
     fetch_and_show(
         session, tables.CONNECTIONS, columns, _scoped(session, "connections"), "connections"
     )
 
 
-@command
+@list_command(commands, tables.CHANNELS, panel=PANEL)
 def list_channels(session: Session, columns: Columns = None) -> None:
-    """List the channels (of one virtual host, if -p names it)."""
+    """List the channels, or those of one virtual host with -p."""
     fetch_and_show(session, tables.CHANNELS, columns, _scoped(session, "channels"), "channels")
 
 
-@command
+@list_command(commands, tables.VHOSTS, panel=PANEL)
 def list_vhosts(session: Session, columns: Columns = None) -> None:
     """List the virtual hosts."""
     fetch_and_show(session, tables.VHOSTS, columns, "vhosts", "vhosts")

@@ -1,24 +1,24 @@
-"""`leveret log …`: create, inspect and reset logs (partitioned streams), in the spirit of Kafka.
+"""`leveret log …`: create, inspect and reset logs (partitioned streams).
 
-Offsets are as Kafka counts them: `next_offset` is the offset the next record will get, a group's
-`committed` offset is the next record it will read, lag is the distance between the two.
+Offsets are Kafka's: `next_offset` is the offset of the next record to be appended, a group's
+`committed` offset is that of the next record it will read, and lag is the distance between them.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
 
 from leveret.cli.api import Json, path
 from leveret.cli.errors import CliError, ExitCode
-from leveret.cli.log_names import did_you_mean, log_named, suggesting
 from leveret.cli.log_records import commands as record_commands
+from leveret.cli.log_records import did_you_mean, log_named, suggesting
 from leveret.cli.output import Formatter, counted, write_json
 from leveret.cli.session import Session, client_command
+from leveret.model.quantities import maybe_age_ms
 
-commands = typer.Typer(help="Logs: partitioned, replayable, with consumer groups.")
+commands = typer.Typer(help="Partitioned, replayable logs with consumer groups.")
 command = client_command(commands)
 
 LogName = Annotated[str, typer.Argument(help="Name of the log.")]
@@ -29,15 +29,17 @@ Group = Annotated[str, typer.Option("--group", "-g", help="Name of the consumer 
 def create(
     session: Session,
     name: LogName,
-    partitions: Annotated[int, typer.Option("--partitions", "-n", min=1, help="How many.")] = 1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-n", min=1, help="Number of partitions.")
+    ] = 1,
     max_age: Annotated[
-        str | None, typer.Option(help="Longest time records are kept, such as 12h or 7D.")
+        str | None, typer.Option(help="How long records are kept, such as 12h or 7D.")
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option(min=1, help="Most bytes kept in a partition.")
+        int | None, typer.Option(min=1, help="Maximum bytes kept per partition.")
     ] = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Keep the last record of each key.")
+        bool, typer.Option("--compact", help="Keep only the last record of each key.")
     ] = False,
     delete_retention: Annotated[
         str | None, typer.Option(help="How long compaction keeps tombstones, such as 1D.")
@@ -57,18 +59,18 @@ def create(
     }
     body = {key: value for key, value in values.items() if value is not None}
     where = path("logs", session.vhost, name)
-    was_there = session.api.exists(where)
+    existed = session.api.exists(where)
     session.api.put(where, body, what=f"vhost '{session.vhost}'")
-    if was_there:
-        session.out.remark(f"Log '{name}' was there already, just so.")
+    if existed:
+        session.out.remark(f"Log '{name}' already exists with these settings.")
     else:
         session.out.remark(f"Log '{name}' created with {counted(partitions, 'partition')}.")
 
 
 def _age(option: str, text: str | None) -> str | None:
-    if text is not None and re.fullmatch(r"0*[1-9][0-9]*[YMDhms]", text, re.ASCII) is None:
+    if text is not None and maybe_age_ms(text) is None:
         raise CliError(
-            f"{option} must be a number and one of Y, M, D, h, m, s, such as 7D, not {text!r}.",
+            f"{option} must be a number followed by Y, M, D, h, m or s, such as 7D, not {text!r}.",
             ExitCode.USAGE,
         )
     return text
@@ -77,14 +79,14 @@ def _age(option: str, text: str | None) -> str | None:
 @client_command(commands, "list")
 def list_logs(session: Session) -> None:
     """List the logs of a virtual host."""
-    found = session.api.get(path("logs", session.vhost), what=f"vhost '{session.vhost}'")
+    logs = session.api.get(path("logs", session.vhost), what=f"vhost '{session.vhost}'")
     if session.out.formatter is Formatter.JSON:
-        write_json(found)
+        write_json(logs)
         return
     rows = []
-    for log in found:
+    for log in logs:
         parts = log["partitions"]
-        records = sum(part["next_offset"] - part["first_offset"] for part in parts)
+        records = sum(part["messages"] for part in parts)
         size = sum(part.get("bytes") or 0 for part in parts)
         rows.append((log["name"], len(parts), records, size, log.get("cleanup_policy") or "delete"))
     session.out.rows(("name", "partitions", "records", "bytes", "cleanup_policy"), rows)
@@ -106,19 +108,19 @@ def describe(session: Session, name: LogName) -> None:
     rows = []
     for part in log["partitions"]:
         segments = part.get("segments")
-        known = {**part, "partition": part["index"]}
-        known["segments"] = len(segments) if isinstance(segments, list) else segments
-        rows.append([known.get(key) for key in names])
+        values = {**part, "partition": part["index"]}
+        values["segments"] = len(segments) if isinstance(segments, list) else segments
+        rows.append([values.get(key) for key in names])
     session.out.rows(names, rows)
     for part in log["partitions"]:
         for damage in part.get("damage") or ():
-            session.out.remark(_damage_words(part["index"], damage))
+            session.out.remark(_damage_text(part["index"], damage))
 
 
-def _damage_words(partition: int, damage: Json) -> str:
+def _damage_text(partition: int, damage: Json) -> str:
     first, after = damage["first_offset"], damage["next_offset"]
     lost = f"from {first} on" if after is None else f"{first} to {after - 1}"
-    return f"Partition {partition}: offsets {lost} are damaged and left out ({damage['reason']})."
+    return f"Partition {partition}: offsets {lost} are lost and skipped ({damage['reason']})."
 
 
 @command
@@ -135,22 +137,22 @@ def groups(
     name: Annotated[
         str | None, typer.Argument(help="Name of the log.", show_default="all logs")
     ] = None,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Only this one.")] = None,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Only this group.")] = None,
 ) -> None:
     """List consumer groups with their offsets, lag and members."""
     logs = _grouped_logs(session) if name is None else [name]
-    found = [{"log": log, **one} for log in logs for one in _groups_of(session, log)]
-    wanted = [one for one in found if group in (None, one["group"])]
-    if group is not None and not wanted:
+    every = [{"log": log, **row} for log in logs for row in _groups_of(session, log)]
+    matching = [row for row in every if group in (None, row["group"])]
+    if group is not None and not matching:
         where = f"log '{name}'" if name is not None else "any log"
-        known = sorted({one["group"] for one in found})
+        known = sorted({row["group"] for row in every})
         text = f"there is no group '{group}' on {where} in vhost '{session.vhost}'"
         raise CliError(text + did_you_mean(group, known), ExitCode.NOT_FOUND)
     if session.out.formatter is Formatter.JSON:
-        write_json(wanted)
+        write_json(matching)
         return
     names = ("log", "group", "partition", "committed", "end", "lag", "member", "connection")
-    rows = [[one["log"], *row] for one in wanted for row in _group_rows(one)]
+    rows = [[each["log"], *row] for each in matching for row in _group_rows(each)]
     skipped = 1 if name is not None else 0
     session.out.rows(names[skipped:], [row[skipped:] for row in rows])
 
@@ -163,8 +165,8 @@ def _grouped_logs(session: Session) -> list[str]:
 def _groups_of(session: Session, log: str) -> list[Json]:
     with suggesting(session, log):
         where = path("logs", session.vhost, log, "groups")
-        found: list[Json] = session.api.get(where, what=log_named(session, log))
-    return found
+        groups: list[Json] = session.api.get(where, what=log_named(session, log))
+    return groups
 
 
 def _group_rows(group: Json) -> list[list[Json]]:
@@ -173,8 +175,8 @@ def _group_rows(group: Json) -> list[list[Json]]:
     for part in group["partitions"]:
         reader = readers.get(part["partition"], {})
         values = [part["partition"], part["committed"], part["end"], part["lag"]]
-        who = [reader.get("consumer_tag"), reader.get("connection")]
-        rows.append([group["group"], *values, *who])
+        member = [reader.get("consumer_tag"), reader.get("connection")]
+        rows.append([group["group"], *values, *member])
     return rows
 
 
@@ -187,13 +189,14 @@ def reset(
         str, typer.Option("--to", help="first, last, next, an offset, a time or 1h (ago).")
     ],
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Only this one.", show_default="all")
+        int | None,
+        typer.Option("--partition", min=0, help="Only this partition.", show_default="all"),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change.")
     ] = False,
 ) -> None:
-    """Move a group to another place in the log."""
+    """Move a group to another offset."""
     target: int | str = int(to) if to.isdecimal() else to
     body: dict[str, Json] = {"to": target, "dry_run": dry_run}
     body |= {} if partition is None else {"partition": partition}
@@ -210,11 +213,11 @@ def reset(
 
 @command
 def forget(session: Session, name: LogName, group: Group) -> None:
-    """Forget a group that has no members, with its offsets."""
+    """Delete a group without members, and its offsets."""
     where = path("logs", session.vhost, name, "groups", group)
     with suggesting(session, name, group):
         session.api.delete(where, what=f"group '{group}' on {log_named(session, name)}")
-    session.out.remark(f"Group '{group}' forgotten.")
+    session.out.remark(f"Group '{group}' deleted.")
 
 
 commands.add_typer(record_commands)

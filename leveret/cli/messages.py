@@ -1,7 +1,7 @@
-"""Messages through the HTTP API: publish, get, browse, consume, and where one would go.
+"""Messages through the HTTP API: publish, get, consume, browse, route, scheduled messages.
 
-`consume` is a loop of long-poll gets that acknowledge on the server before the answer leaves it:
-a message printed by a crashed `consume` is gone, as with `basic.get` and automatic ack.
+`consume` repeats long-poll gets that acknowledge on the server before the answer is sent: messages
+that a killed `consume` has not printed are lost, as with `basic.get` and automatic ack.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import repeat
 from typing import Annotated
 
 import typer
 
-from leveret.cli.api import LONGEST_WAIT, Json, decoded, encoded, path
+from leveret.cli.api import MAX_WAIT_SECONDS, Json, decoded, encoded, path
 from leveret.cli.errors import CliError, ExitCode
-from leveret.cli.inputs import lines, pairs, read_all, tell_who_types
+from leveret.cli.inputs import announce_typed_input, lines, pairs, read_all
 from leveret.cli.output import Formatter, counted, write_csv, write_json
 from leveret.cli.session import Session, client_command
-from leveret.cli.topology import QueueName, exchange_named, queue_named
+from leveret.cli.topology import ExchangeName, QueueName, exchange_named, queue_named
 
 commands = typer.Typer()
 command = client_command(commands, panel="Messages")
@@ -51,6 +52,9 @@ _BROWSE_COLUMNS = (
     "properties",
 )
 _CSV_COLUMNS = ("exchange", "routing_key", "payload")
+_SCHEDULED_COLUMNS = ("id", "due", "routing_key", "payload", "payload_bytes", "properties")
+MAX_SCHEDULED = 500
+"""Messages in one answer of the API."""
 
 
 class AckMode(StrEnum):
@@ -60,35 +64,37 @@ class AckMode(StrEnum):
     REJECT_REQUEUE_FALSE = "reject_requeue_false"
 
 
-Exchange = Annotated[str, typer.Option("--exchange", "-x", help="Empty is the default exchange.")]
-RoutingKey = Annotated[str, typer.Option("--routing-key", "-k", help="Routing key (queue name).")]
+Exchange = Annotated[
+    str, typer.Option("--exchange", "-x", help="Exchange; empty for the default one.")
+]
+RoutingKey = Annotated[str, typer.Option("--routing-key", "-k", help="Routing key.")]
 Headers = Annotated[
-    list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="A header.")
+    list[str] | None, typer.Option("--header", "-H", metavar="KEY=VALUE", help="Header to add.")
 ]
 Properties = Annotated[
     list[str] | None,
-    typer.Option("--property", "-P", metavar="KEY=VALUE", help="A property such as message_id=7."),
+    typer.Option("--property", "-P", metavar="KEY=VALUE", help="Property such as message_id=7."),
 ]
 Truncate = Annotated[
-    int | None, typer.Option("--truncate", min=0, help="Cut payloads after so many bytes.")
+    int | None, typer.Option("--truncate", min=0, help="Truncate payloads to this many bytes.")
 ]
 
 
 def _properties(
     properties: list[str] | None, headers: list[str] | None, *, is_persistent: bool
 ) -> dict[str, Json]:
-    from leveret.model.properties import NAMES
+    from leveret.model.message import PROPERTY_NAMES
 
-    found: dict[str, Json] = {"delivery_mode": 2 if is_persistent else 1}
+    values: dict[str, Json] = {"delivery_mode": 2 if is_persistent else 1}
     numeric = {"delivery_mode", "priority", "timestamp"}
     for key, value in pairs(properties, "property").items():
-        if key not in NAMES:
-            known = f"the properties are {', '.join(NAMES)}"
-            raise CliError(f"there is no property {key!r}; {known}.", ExitCode.USAGE)
-        found[key] = value if key in numeric or key == "headers" else _as_text(value)
+        if key not in PROPERTY_NAMES:
+            known = f"properties are {', '.join(PROPERTY_NAMES)}"
+            raise CliError(f"unknown property {key!r}; {known}.", ExitCode.USAGE)
+        values[key] = value if key in numeric or key == "headers" else _as_text(value)
     if headers:
-        found["headers"] = {**found.get("headers", {}), **pairs(headers, "header")}
-    return found
+        values["headers"] = {**values.get("headers", {}), **pairs(headers, "header")}
+    return values
 
 
 def _as_text(value: Json) -> str:
@@ -97,29 +103,37 @@ def _as_text(value: Json) -> str:
 
 def _payloads(payload: str | None, file: str | None, count: int, is_lines: bool) -> Iterator[bytes]:
     if is_lines:
-        tell_who_types()
+        announce_typed_input()
         yield from lines(sys.stdin.fileno())
         return
     if payload is None:
         yield from repeat(read_all(file or "-"), count)
     elif file is not None:
-        raise CliError("give a payload or --file, not both.", ExitCode.USAGE)
+        raise CliError("use either a payload or --file, not both.", ExitCode.USAGE)
     else:
         yield from repeat(os.fsencode(payload), count)
 
 
 Payload = Annotated[
-    str | None, typer.Argument(help="The body; read from standard input if left out.")
+    str | None, typer.Argument(help="The body; read from standard input if omitted.")
 ]
 Persistent = Annotated[
-    bool, typer.Option("--persistent/--transient", help="Kept on disk by durable queues.")
+    bool,
+    typer.Option(
+        "--persistent/--transient", help="Whether durable queues store the messages on disk."
+    ),
 ]
 BodyFile = Annotated[str | None, typer.Option("--file", "-f", help="File with the body.")]
 ByLine = Annotated[
-    bool, typer.Option("--lines", help="One message for each line of standard input.")
+    bool, typer.Option("--lines", help="Publish each line of standard input as a message.")
 ]
-Copies = Annotated[int, typer.Option("--count", "-c", min=1, help="So many copies.")]
-Mandatory = Annotated[bool, typer.Option("--mandatory", help="Fail if no queue takes a message.")]
+Copies = Annotated[int, typer.Option("--count", "-c", min=1, help="Number of copies.")]
+Mandatory = Annotated[
+    bool,
+    typer.Option(
+        "--mandatory/--no-mandatory", help="Whether to fail if a message is not routed to a queue."
+    ),
+]
 
 
 @command
@@ -134,7 +148,7 @@ def publish(
     file: BodyFile = None,
     by_line: ByLine = False,
     count: Copies = 1,
-    mandatory: Mandatory = False,
+    mandatory: Mandatory = True,
 ) -> None:
     """Publish messages: `leveret publish -k tasks 'hello'`."""
     where = path("exchanges", session.vhost, exchange or "amq.default", "publish")
@@ -159,9 +173,7 @@ def publish(
 def _report_published(session: Session, sent: int, unrouted: int, *, is_mandatory: bool) -> None:
     messages = counted(sent, "message")
     if unrouted and is_mandatory:
-        raise CliError(f"no queue took {unrouted} of {messages}.")
-    if unrouted:
-        session.out.warn(f"no queue took {unrouted} of {messages}.")
+        raise CliError(f"{unrouted} of {messages} not routed to any queue.")
     session.out.remark(f"{messages} published.")
 
 
@@ -169,20 +181,20 @@ def _report_published(session: Session, sent: int, unrouted: int, *, is_mandator
 def get(
     session: Session,
     name: QueueName,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, help="At most so many.")] = 1,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, help="Maximum number.")] = 1,
     ackmode: Annotated[
-        AckMode, typer.Option("--ackmode", help="What happens to the messages.")
+        AckMode, typer.Option("--ackmode", help="What to do with the messages.")
     ] = AckMode.ACK_REQUEUE_TRUE,
-    ack: Annotated[bool, typer.Option("--ack", help="Take them: ack_requeue_false.")] = False,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first one.")] = 0.0,
+    ack: Annotated[bool, typer.Option("--ack", help="Remove them: ack_requeue_false.")] = False,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a message.")] = 0.0,
     truncate: Truncate = None,
 ) -> None:
-    """Get messages from a queue; they go back to it unless --ack takes them."""
+    """Get messages from a queue and requeue them, or remove them with --ack."""
     mode = AckMode.ACK_REQUEUE_FALSE if ack else ackmode
     deadline = time.monotonic() + wait
     while True:
         left = max(0.0, deadline - time.monotonic())
-        items = _get(session, name, count, mode, min(left, LONGEST_WAIT), truncate)
+        items = _get(session, name, count, mode, min(left, MAX_WAIT_SECONDS), truncate)
         if items or time.monotonic() >= deadline:
             break
     if session.out.formatter is Formatter.JSON:
@@ -197,7 +209,7 @@ def get(
 def _get(
     session: Session, name: str, count: int, mode: AckMode, wait: float, truncate: int | None
 ) -> list[Json]:
-    """One long-poll get, which never returns empty faster than a polite pause."""
+    """Run one long-poll get; if it returns nothing, pause before the next one."""
     body: dict[str, Json] = {"count": count, "ackmode": mode.value, "encoding": "auto"}
     body |= {"wait": wait} if wait else {}
     body |= {"truncate": truncate} if truncate is not None else {}
@@ -209,9 +221,9 @@ def _get(
     except CliError as error:
         if "not supported by stream queues" not in str(error):
             raise
-        text = f"'{name}' is a log; `leveret log consume {name} --from-beginning` reads it."
+        text = f"'{name}' is a log; use `leveret log consume {name} --from-beginning`."
         raise CliError(text, error.code) from None
-    if not items:  # RabbitMQ knows no long poll and answers at once
+    if not items:  # RabbitMQ has no long poll and answers at once
         pause = min(wait, _EMPTY_PAUSE) - (time.monotonic() - started)
         time.sleep(max(0.0, pause))
     return items or []
@@ -222,38 +234,38 @@ def consume(
     session: Session,
     name: QueueName,
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="Stop after so many.")
+        int | None, typer.Option("--count", "-c", min=1, help="Stop after this many.")
     ] = None,
     idle: Annotated[
         float | None,
-        typer.Option("--idle", min=0, help="Stop after so many seconds without a message."),
+        typer.Option("--idle", min=0, help="Stop after this many seconds without a message."),
     ] = None,
 ) -> None:
-    """Take messages as they come and print each body on a line, until interrupted."""
+    """Consume messages and print each body on a line, until interrupted."""
     session.out.remark(f"Consuming from queue '{name}'; interrupt to stop ...")
     if session.out.formatter is Formatter.CSV and session.out.has_headers:
         write_csv(_CSV_COLUMNS)
-    seen = 0
+    consumed = 0
     try:
-        for item in _arriving(session, name, count, idle):
+        for item in _follow(session, name, count, idle):
             _print_message(session, item)
-            seen += 1
+            consumed += 1
     except KeyboardInterrupt:
         pass
-    session.out.remark(f"{counted(seen, 'message')} consumed.")
+    session.out.remark(f"{counted(consumed, 'message')} consumed.")
 
 
-def _arriving(session: Session, name: str, count: int | None, idle: float | None) -> Iterator[Json]:
-    """Messages until `count` have come or `idle` seconds have brought none."""
-    seen, last = 0, time.monotonic()
-    while count is None or seen < count:
-        left = LONGEST_WAIT if idle is None else idle - (time.monotonic() - last)
-        most = _BATCH if count is None else min(_BATCH, count - seen)
-        wait = max(0.0, min(left, LONGEST_WAIT))
-        items = _get(session, name, most, AckMode.ACK_REQUEUE_FALSE, wait, None)
+def _follow(session: Session, name: str, count: int | None, idle: float | None) -> Iterator[Json]:
+    """Yield messages until there were `count`, or none for `idle` seconds."""
+    total, last = 0, time.monotonic()
+    while count is None or total < count:
+        left = MAX_WAIT_SECONDS if idle is None else idle - (time.monotonic() - last)
+        limit = _BATCH if count is None else min(_BATCH, count - total)
+        wait = max(0.0, min(left, MAX_WAIT_SECONDS))
+        items = _get(session, name, limit, AckMode.ACK_REQUEUE_FALSE, wait, None)
         if items:
             yield from items
-            seen, last = seen + len(items), time.monotonic()
+            total, last = total + len(items), time.monotonic()
         elif idle is not None and time.monotonic() - last >= idle:
             return
 
@@ -273,11 +285,13 @@ def _print_message(session: Session, item: Json) -> None:
 def browse(
     session: Session,
     name: QueueName,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, help="At most so many.")] = 20,
-    offset: Annotated[int, typer.Option(min=0, help="Skip so many from the head.")] = 0,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, help="Maximum number.")] = 20,
+    offset: Annotated[
+        int, typer.Option(min=0, help="Skip this many from the head of the queue.")
+    ] = 0,
     truncate: Truncate = None,
 ) -> None:
-    """Look at a queue's messages without taking or disturbing them."""
+    """Show a queue's messages without removing or changing them."""
     where, what = path("queues", session.vhost, name, "browse"), queue_named(session, name)
     query = {"count": count, "offset": offset, "truncate": truncate}
     answer = session.api.get(where, what=what, **query)
@@ -297,7 +311,7 @@ def route(
     routing_key: RoutingKey = "",
     headers: Headers = None,
 ) -> None:
-    """Show which queues a message would reach, and by which bindings, without sending one."""
+    """Show to which queues, and by which bindings, a message would be routed."""
     body = {
         "exchange": exchange,
         "routing_key": routing_key,
@@ -312,4 +326,46 @@ def route(
     steps = answer.get("path") or []
     session.out.rows(names, [[step.get(name) for name in names] for step in steps])
     queues = [item if isinstance(item, str) else item["name"] for item in answer["queues"]]
-    session.out.remark(f"Reaches: {', '.join(queues)}." if queues else "Reaches no queue.")
+    session.out.remark(f"Routed to: {', '.join(queues)}." if queues else "Routed to no queue.")
+
+
+@command
+def list_scheduled(
+    session: Session,
+    name: ExchangeName,
+    count: Annotated[
+        int, typer.Option("--count", "-c", min=1, max=MAX_SCHEDULED, help="Maximum number.")
+    ] = 100,
+    offset: Annotated[int, typer.Option(min=0, help="Skip this many of the earliest.")] = 0,
+) -> None:
+    """List the messages scheduled at a delayed exchange, earliest first."""
+    where = path("exchanges", session.vhost, name, "scheduled")
+    what = exchange_named(session, name)
+    items = session.api.get(where, what=what, count=count, offset=offset)
+    if session.out.formatter is Formatter.JSON:
+        write_json(items)
+        return
+    session.out.rows(
+        _SCHEDULED_COLUMNS,
+        [[_scheduled_cell(item, key) for key in _SCHEDULED_COLUMNS] for item in items],
+    )
+
+
+def _scheduled_cell(item: Json, key: str) -> Json:
+    if key != "due":
+        return item.get(key)
+    due = datetime.fromtimestamp(item["due_ms"] / 1000, UTC)
+    return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@command
+def cancel_scheduled(
+    session: Session,
+    name: ExchangeName,
+    message_id: Annotated[int, typer.Argument(help="The id shown by list_scheduled.")],
+) -> None:
+    """Cancel one scheduled message of a delayed exchange, which drops it."""
+    where = path("exchanges", session.vhost, name, "scheduled", str(message_id))
+    what = f"scheduled message {message_id} at {exchange_named(session, name)}"
+    session.api.delete(where, what=what)
+    session.out.remark(f"Message {message_id} cancelled.")

@@ -1,13 +1,13 @@
 """Results on standard output, remarks on standard error.
 
-Invariant: standard output carries only the answer, in the chosen format; progress, remarks and
-errors go to standard error, so that any command can stand in a pipe.
+Invariant: standard output carries only the result, in the chosen format; progress, remarks and
+errors go to standard error, so that any command can be used in a pipe.
 
 `table` is drawn for a terminal and tab-separated (as rabbitmqctl prints it) for a pipe;
-`pretty_table` is drawn either way; `json` keeps the server's types; `csv` is RFC 4180.
+`pretty_table` is always drawn; `json` keeps the server's types; `csv` is RFC 4180.
 
-Nothing is ever cut short, since what is shown may be gone from the server: a cell too long for the
-terminal goes on in its next line, and rows with too many cells are printed field by field.
+Nothing is truncated, since what is shown may no longer be on the server: a cell too long for the
+terminal is wrapped, and rows with too many columns are printed field by field.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ T = TypeVar("T")
 Justify = Literal["left", "right"]
 
 _FRAME = 3
-"""A column's line and the blanks beside it."""
-_NARROWEST = 20
-"""Columns that need more are folded down to this, and no further."""
+"""Characters per column for its border and padding."""
+_MIN_WIDTH = 20
+"""Wider columns may be wrapped to this width, but not to less."""
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """Return `1 record` or `2 records`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -51,7 +51,7 @@ class Formatter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where and how a command speaks."""
+    """The output options of a command."""
 
     formatter: Formatter = Formatter.TABLE
     is_quiet: bool = False
@@ -62,7 +62,7 @@ class Output:
         return self.formatter in {Formatter.JSON, Formatter.CSV}
 
     def remark(self, text: str) -> None:
-        """A sentence on standard error for people; silent with -q and in machine formats."""
+        """Write a sentence to standard error, except with -q and in machine-readable formats."""
         if not self.is_quiet and not self.is_machine_readable:
             sys.stderr.write(f"{text}\n")
 
@@ -70,7 +70,7 @@ class Output:
         sys.stderr.write(f"leveret: {text}\n")
 
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Json]]) -> None:
-        """Print a list of things."""
+        """Print a list of objects."""
         if self.formatter is Formatter.JSON:
             write_json([dict(zip(columns, row, strict=True)) for row in rows])
         elif self.formatter is Formatter.CSV:
@@ -81,21 +81,24 @@ class Output:
             self._tabs(columns, rows)
 
     def record(self, title: str, values: Mapping[str, Json]) -> None:
-        """Print one thing: its fields below each other."""
+        """Print one object, a line for each field."""
         if self.formatter is Formatter.JSON:
             write_json(dict(values))
         else:
             self.remark(title)
             self.rows(("key", "value"), values.items())
 
-    def track(self, items: Sequence[T], doing: str) -> Iterator[T]:
-        """Yield the items, showing a progress bar while a person waits at a terminal."""
+    def track(self, items: Sequence[T], description: str) -> Iterator[T]:
+        """Yield the items and show a progress bar on a terminal."""
         with self.progress() as progress:
-            yield from progress.track(items, description=doing)
+            yield from progress.track(items, description=description)
 
     def progress(self, *, is_typed: bool = False) -> Progress:
-        """A bar for who waits; none where input is typed, since it would be drawn over it."""
+        """Return a progress bar, which is disabled while a person types the input."""
         console = Console(stderr=True)
+        is_disabled = self.is_quiet or is_typed or not console.is_terminal
+        if is_disabled:  # Rich before version 15 would print an empty line all the same
+            console = Console(stderr=True, quiet=True)
         return Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -103,7 +106,7 @@ class Output:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=self.is_quiet or is_typed or not console.is_terminal,
+            disable=is_disabled,
         )
 
     def _csv(self, columns: Sequence[str], rows: Iterable[Sequence[Json]]) -> None:
@@ -121,10 +124,10 @@ class Output:
     def _drawn(self, columns: Sequence[str], rows: Iterable[Sequence[Json]]) -> None:
         content = list(rows)
         texts = [[_one_line(cell(value)) for value in row] for row in content]
-        # Outside a terminal the table is as wide as it needs.
+        # Outside a terminal the table is as wide as necessary.
         console = Console() if sys.stdout.isatty() else Console(width=10_000)
         widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
-        needed = [min(width, _NARROWEST) for width in widths]
+        needed = [min(width, _MIN_WIDTH) for width in widths]
         if sum(needed) + _FRAME * len(columns) + 1 > console.width:
             _write_fields(columns, texts)
             return
@@ -139,7 +142,7 @@ class Output:
 
 
 def _write_fields(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Each row as lines of name and value, which the terminal itself wraps; a line apart."""
+    """Write each row as lines of name and value, with an empty line between rows."""
     width = max(map(len, columns))
     blocks = ("".join(_field_lines(columns, row, width)) for row in rows)
     sys.stdout.write("\n".join(blocks))
@@ -160,7 +163,7 @@ def write_csv(row: Sequence[Json]) -> None:
 
 
 def cell(value: Json) -> str:
-    """A value as people read it in a column: `true`, `[a, b]`, compact JSON for objects."""
+    """Return a value as shown in a column: `true`, `[a, b]`, compact JSON for objects."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -173,7 +176,7 @@ def cell(value: Json) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Control characters shown as escapes: a name must not move the cursor or break a row."""
+    """Escape control characters: a name must not move the cursor or break a row."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

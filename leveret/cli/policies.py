@@ -22,7 +22,9 @@ Pattern = Annotated[str, typer.Argument(help="Regular expression for names.")]
 Definition = Annotated[str, typer.Argument(help="JSON object such as '{\"max-length\": 9}'.")]
 Component = Annotated[str, typer.Argument(help="Component the parameter belongs to.")]
 ParameterName = Annotated[str, typer.Argument(help="Name of the parameter.")]
-Priority = Annotated[int, typer.Option(help="The highest that matches wins.")]
+Priority = Annotated[
+    int, typer.Option(help="Of all matching policies, the one with the highest priority applies.")
+]
 
 
 @command
@@ -44,7 +46,7 @@ def set_policy(
         typer.Option(help="queues, exchanges, all, classic_queues, quorum_queues or streams."),
     ] = "all",
 ) -> None:
-    """Set arguments for all queues or exchanges whose name matches."""
+    """Set a policy for all queues or exchanges whose name matches a pattern."""
     _put_policy(session, "policies", name, (pattern, definition, priority, apply_to))
 
 
@@ -75,7 +77,7 @@ def set_operator_policy(
         str, typer.Option(help="queues, classic_queues, quorum_queues or streams.")
     ] = "queues",
 ) -> None:
-    """Set limits that queue owners cannot exceed."""
+    """Set an operator policy, whose limits queue owners cannot exceed."""
     _put_policy(session, "operator-policies", name, (pattern, definition, priority, apply_to))
 
 
@@ -104,8 +106,8 @@ def list_parameters(session: Session) -> None:
     """List the runtime parameters of a virtual host."""
     session.out.remark(f"Listing runtime parameters for vhost {session.vhost} ...")
     items = session.api.get("parameters") or []
-    own = [item for item in items if item.get("vhost") == session.vhost]
-    show(session, tables.PARAMETERS, None, own)
+    in_vhost = [item for item in items if item.get("vhost") == session.vhost]
+    show(session, tables.PARAMETERS, None, in_vhost)
 
 
 @command

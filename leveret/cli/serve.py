@@ -1,9 +1,9 @@
-"""`leveret serve`: flags to settings to the running broker, on the shortest import path.
+"""`leveret serve`: runs the broker with settings from flags, with as few imports as possible.
 
-Invariant: this module imports nothing but the standard library until the command line is known to
-be right, then `leveret.config` and `leveret.launch`. A wrong setting is one sentence on standard
-error and exit code 1; a wrong flag is argparse's usage message, with the flag that may have been
-meant, and exit code 2.
+Invariant: this module imports only the standard library until the command line is known to be
+valid, then `leveret.config` and `leveret.launch`. A wrong setting gives one sentence on standard
+error and exit code 1; a wrong flag gives argparse's usage message, with a suggestion, and exit code
+2.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from pathlib import Path
 from typing import NoReturn
 
 SUMMARY = "Run the broker: AMQP 0-9-1 on one port, the HTTP API and web UI on another."
-_EPILOG = """\
-Settings come from flags, the environment (LEVERET_<KEY>) and the TOML file, in that order of
-strength; docs/configuration.md lists them all. When the broker accepts connections it prints one
-line: leveret ready amqp=HOST:PORT http=HOST:PORT. SIGTERM and SIGINT stop it cleanly.
+EPILOG = """\
+Settings come from flags, the environment (such as LEVERET_HOST) and the TOML file, in that order of
+precedence; docs/configuration.md lists them all. When the broker accepts connections, it prints
+a line for programs (leveret ready amqp=HOST:PORT http=HOST:PORT) and then, for people, the data
+directory, the dashboard's URL and, on the first start, the user. SIGTERM and SIGINT stop it
+cleanly.
 """
+_MIN_SIMILARITY = 0.7
+"""Of a suggested flag: --port suggests --http-port, but --daemon does not suggest --memory."""
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -34,7 +38,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Ends with what may have been meant, if a flag is unknown."""
+        """Add a suggestion to the error for an unknown flag."""
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
             message = f"unknown: {unknown}{self._hint(unknown.split()[0])}"
@@ -49,23 +53,24 @@ class _Parser(argparse.ArgumentParser):
         setting = flag.removeprefix("--").replace("-", "_")
         if flag.startswith("--") and setting in KEYS:
             return f"; did you mean --set {setting}=...?"
-        nearest = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+        flags = self._option_string_actions
+        nearest = difflib.get_close_matches(flag, flags, n=1, cutoff=_MIN_SIMILARITY)
         return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="leveret serve", description=SUMMARY, epilog=_EPILOG, allow_abbrev=False)
+    parser = _Parser(prog="leveret serve", description=SUMMARY, epilog=EPILOG, allow_abbrev=False)
     add = parser.add_argument
-    add("--config", metavar="FILE", type=Path, help="TOML file with settings")
-    add("--data-dir", metavar="DIR", help="directory for everything that survives a restart")
-    add("--host", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
-    add("--amqp-port", metavar="PORT", help="port for AMQP (default 5672; 0 picks a free one)")
-    add("--http-port", metavar="PORT", help="port for HTTP (default 15672; 0 picks a free one)")
+    add("--config", metavar="FILE", type=Path, help="TOML file with settings.")
+    add("--data-dir", metavar="DIR", help="Directory for all persistent data.")
+    add("--host", metavar="ADDRESS", help="Address to listen on (default 127.0.0.1).")
+    add("--amqp-port", metavar="PORT", help="Port for AMQP (default 5672; 0 chooses a free port).")
+    add("--http-port", metavar="PORT", help="Port for HTTP (default 15672; 0 chooses a free port).")
     add(
         "--memory",
         action="store_true",
         default=None,
-        help="keep everything in memory and write no file",
+        help="Keep everything in memory and write no files.",
     )
     add(
         "--set",
@@ -74,9 +79,18 @@ def build_parser() -> argparse.ArgumentParser:
         type=_setting,
         action="append",
         default=[],
-        help="any setting of docs/configuration.md; may be given several times",
+        help="Any setting in docs/configuration.md; may be repeated.",
     )
     return parser
+
+
+def serve_flags() -> list[argparse.Action]:
+    """The flags, without --help."""
+    return [action for action in build_parser()._actions if action.dest != "help"]
+
+
+def wants_help(arguments: Sequence[str]) -> bool:
+    return bool({"-h", "--help"} & set(arguments))
 
 
 def serve(arguments: Sequence[str]) -> int:
@@ -97,16 +111,16 @@ def serve(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"leveret: {error}\n")
         return 1
 
-    _leave_no_core()
-    _allow_all_files()
-    gc.disable()  # an eighth of the start is the collector walking modules; launch turns it on
+    _disable_core_dumps()
+    _raise_file_limit()
+    gc.disable()  # collecting modules takes an eighth of the start; launch enables it again
     from leveret.launch import serve as run_broker
 
     return run_broker(settings)
 
 
-def _leave_no_core() -> None:
-    """A core file would hold every password given lately; `prlimit --core` allows one again."""
+def _disable_core_dumps() -> None:
+    """A core dump would contain recent passwords; `prlimit --core` can allow it again."""
     with contextlib.suppress(ImportError):  # not on every system
         import resource
 
@@ -114,8 +128,11 @@ def _leave_no_core() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
-def _allow_all_files() -> None:
-    """A connection takes one and a log three; many systems give 1,024 until one asks for more."""
+def _raise_file_limit() -> None:
+    """Raise the soft limit on open files, which is often 1,024, to the hard limit.
+
+    A connection needs one file and a log needs three.
+    """
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 

@@ -1,4 +1,4 @@
-"""The server as a whole: is it there, how is it, stop it, empty it."""
+"""The server as a whole: status, version, settings, health, stop, reset."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import typer
 
 from leveret.cli import columns as tables
 from leveret.cli.api import Json, path
-from leveret.cli.columns import dig
+from leveret.cli.columns import value_at
 from leveret.cli.errors import CliError, ExitCode
 from leveret.cli.listing import show
 from leveret.cli.session import Session, client_command
+from leveret.model.quantities import approximate_size
 
 commands = typer.Typer()
 command = client_command(commands, panel="Server")
@@ -45,6 +46,14 @@ _SIZES = {
     "disk free": "disk_free",
     "disk free limit": "disk_free_limit",
 }
+_DISK_USES = {
+    "messages in queues": "messages",
+    "history": "history",
+    "logs": "logs",
+    "write-ahead log": "wal",
+    "free pages": "free_pages",
+    "other files": "other",
+}
 
 
 @command
@@ -55,7 +64,7 @@ def status(session: Session) -> None:
     if session.out.is_machine_readable:
         session.out.record("", {"overview": overview, "nodes": nodes})
         return
-    values = {name: dig(overview, where) for name, where in _OVERVIEW.items()}
+    values = {name: value_at(overview, where) for name, where in _OVERVIEW.items()}
     for node in nodes:
         values |= _node_status(node)
     listeners = overview.get("listeners") or []
@@ -67,14 +76,25 @@ def status(session: Session) -> None:
 
 
 def _node_status(node: Json) -> dict[str, Json]:
-    alarms = {"memory": node.get("mem_alarm"), "disk": node.get("disk_free_alarm")}
     values: dict[str, Json] = {
         "uptime": _duration(node["uptime"]) if "uptime" in node else None,
-        "alarms": [name for name, is_on in alarms.items() if is_on] or "none",
+        "alarms": _alarms(node) or "none",
         "file descriptors": f"{node.get('fd_used')} of {node.get('fd_total')}",
     }
     sizes = {name: node.get(key) for name, key in _SIZES.items()}
-    return values | {name: size_text(size) for name, size in sizes.items() if size is not None}
+    uses = node.get("disk_usage") or {}
+    sizes |= {f"disk used by {use}": uses.get(key) for use, key in _DISK_USES.items()}
+    return values | {
+        name: approximate_size(size) for name, size in sizes.items() if size is not None
+    }
+
+
+def _alarms(node: Json) -> list[str]:
+    """RabbitMQ tells only which alarms are raised, Leveret also why."""
+    if "alarms" in node:
+        return [f"{alarm['name']}: {alarm['reason']}" for alarm in node["alarms"]]
+    flags = {"memory": node.get("mem_alarm"), "disk": node.get("disk_free_alarm")}
+    return [name for name, is_on in flags.items() if is_on]
 
 
 def _duration(milliseconds: float) -> str:
@@ -82,14 +102,6 @@ def _duration(milliseconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{days}d {hours}h {minutes}m {seconds}s" if days else f"{hours}h {minutes}m {seconds}s"
-
-
-def size_text(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 @command
@@ -104,30 +116,32 @@ def ping(session: Session) -> None:
 @command
 def version(
     session: Session,
-    server: Annotated[bool, typer.Option("--server", help="The server's version instead.")] = False,
+    server: Annotated[
+        bool, typer.Option("--server", help="Print the server's version instead.")
+    ] = False,
 ) -> None:
-    """Print the version of this command (or of the server)."""
+    """Print the version of this command, or of the server."""
     if server:
         overview = session.api.get("overview")
-        found = overview.get("product_version") or overview.get("rabbitmq_version") or "unknown"
+        text = overview.get("product_version") or overview.get("rabbitmq_version") or "unknown"
     else:
-        found = own_version()
-    sys.stdout.write(f"{found}\n")
+        text = own_version()
+    sys.stdout.write(f"{text}\n")
 
 
 def own_version() -> str:
     try:
         return metadata.version("leveret")
     except metadata.PackageNotFoundError:
-        return "unknown (run from a source tree that is not installed)"
+        return "unknown (not installed as a package)"
 
 
 @command
 def environment(session: Session) -> None:
-    """List the settings in force, and where each comes from."""
+    """List the current settings and the source of each."""
     items = session.api.get("settings")
     names = ("key", "value", "source")
-    session.out.remark("Settings in force ...")
+    session.out.remark("Current settings ...")
     rows = [
         [item.get("key"), item.get("shown", item.get("value")), item.get("source")]
         for item in items
@@ -152,14 +166,45 @@ def cluster_status(session: Session) -> None:
 def set_cluster_name(
     session: Session, name: Annotated[str, typer.Argument(help="The new name.")]
 ) -> None:
-    """Name the cluster."""
+    """Set the cluster's name."""
     session.api.put("cluster-name", {"name": name})
     session.out.remark(f"Cluster renamed to '{name}'.")
 
 
 @command
+def set_vm_memory_high_watermark(
+    session: Session,
+    fraction: Annotated[
+        str, typer.Argument(help="Share of the machine's memory from 0 to 1, or `absolute`.")
+    ],
+    limit: Annotated[
+        str, typer.Argument(help="After `absolute`: a size such as 512MiB.", show_default=False)
+    ] = "",
+) -> None:
+    """Set the memory use above which publishers are paused, until the next start."""
+    if (fraction == "absolute") != bool(limit):
+        raise CliError("give a fraction, or `absolute` and a size such as 512MiB", ExitCode.USAGE)
+    if limit:
+        body: dict[str, Json] = {"absolute": limit}
+    else:
+        body = {"relative": _fraction(fraction)}
+    session.api.put("memory-high-watermark", body)
+    session.out.remark(f"Memory high watermark set to {limit or fraction}.")
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise CliError(f"the fraction must be a number from 0 to 1, not '{text}'", ExitCode.USAGE)
+    return value
+
+
+@command
 def list_feature_flags(session: Session) -> None:
-    """List the feature flags tools may ask for."""
+    """List the feature flags."""
     show(session, tables.FEATURE_FLAGS, None, session.api.get("feature-flags"))
 
 
@@ -184,17 +229,17 @@ def health(
 @command
 def stop(
     session: Session,
-    wait: Annotated[bool, typer.Option(help="Wait until the server has gone.")] = True,
+    wait: Annotated[bool, typer.Option(help="Wait until the server has stopped.")] = True,
 ) -> None:
-    """Stop the server cleanly: everything confirmed is on disk when it has gone."""
+    """Stop the server cleanly; everything confirmed is on disk when it has stopped."""
     session.api.post("shutdown")
     session.out.remark(f"{session.target.shown} is stopping.")
     if wait:
-        _wait_until_gone(session)
+        _wait_until_stopped(session)
         session.out.remark("Stopped.")
 
 
-def _wait_until_gone(session: Session) -> None:
+def _wait_until_stopped(session: Session) -> None:
     deadline = time.monotonic() + STOP_DEADLINE
     while time.monotonic() < deadline:
         try:
@@ -203,21 +248,21 @@ def _wait_until_gone(session: Session) -> None:
             if error.code is ExitCode.UNAVAILABLE:
                 return
         time.sleep(STOP_POLL)
-    text = f"{session.target.shown} still answers {STOP_DEADLINE:g} s after it was told to stop."
+    text = f"{session.target.shown} still answers {STOP_DEADLINE:g} s after the request to stop."
     raise CliError(text, ExitCode.TIMEOUT)
 
 
 @command
 def reset(
     session: Session,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Empty the server: vhosts, users, queues, messages and history are lost."""
-    # For RabbitMQ the same call only clears statistics: it must not look like success there.
-    session.api.get("settings", what="Leveret at this URL; only Leveret can be reset so")
+    """Delete everything on the server: vhosts, users, queues, messages and history."""
+    # RabbitMQ only clears statistics for the same request; that must not look like success.
+    session.api.get("settings", what="Leveret server at this URL; only Leveret can be reset")
     if not yes and sys.stdin.isatty():
-        question = f"Everything on {session.target.shown} will be lost. Go on?"
+        question = f"Everything on {session.target.shown} will be deleted. Continue?"
         if not typer.confirm(question, err=True):
             raise CliError("nothing was reset.")
     session.api.delete("reset", query={"everything": True})
-    session.out.remark(f"{session.target.shown} is empty again.")
+    session.out.remark(f"{session.target.shown} was reset.")

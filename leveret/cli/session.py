@@ -1,8 +1,8 @@
-"""What every client command shares: the options for server, login and format, and its ending.
+"""What all client commands share: the options for server, login and format, and error handling.
 
 `client_command` turns a plain function `f(session, own options…)` into a typer command whose help
-shows the shared options after its own. So `-p`, `--formatter` and the rest are accepted after any
-command name, as rabbitmqctl accepts them.
+shows the shared options after its own. So `-p`, `--formatter` and the others are accepted after any
+command name, as with rabbitmqctl.
 
 Invariant: a command ends with an `ExitCode`; a `CliError` is printed as one sentence.
 """
@@ -31,7 +31,7 @@ _FORMAT = "Output"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One command's surroundings."""
+    """The server, output and virtual host of one command."""
 
     api: Api
     target: Target
@@ -39,15 +39,15 @@ class Session:
     vhost: str
     is_vhost_given: bool
 
-    def inside(self, thing: str) -> InVhost:
-        """A thing of the session's virtual host, as messages name it."""
-        return InVhost(f"{thing} in vhost '{self.vhost}'", self.vhost)
+    def inside(self, text: str) -> InVhost:
+        """Return an object of this virtual host, as messages name it."""
+        return InVhost(f"{text} in vhost '{self.vhost}'", self.vhost)
 
 
 Url = Annotated[
     str,
     typer.Option(
-        "--url", envvar="LEVERET_URL", help="The server's HTTP port.", rich_help_panel=_SERVER
+        "--url", envvar="LEVERET_URL", help="URL of the server's HTTP API.", rich_help_panel=_SERVER
     ),
 ]
 User = Annotated[
@@ -66,7 +66,7 @@ Password = Annotated[
     typer.Option(
         "--password",
         envvar="LEVERET_PASSWORD",
-        help="Password; better in the environment, where others cannot see it.",
+        help="Password; safer in the environment, where other users cannot see it.",
         show_default="guest",
         show_envvar=True,
         rich_help_panel=_SERVER,
@@ -89,20 +89,22 @@ Timeout = Annotated[
         "--timeout",
         "-t",
         min=0.1,
-        help="Seconds to wait for the server's answer.",
+        help="Seconds to wait for the server's response.",
         rich_help_panel=_SERVER,
     ),
 ]
 CaFile = Annotated[
     str | None,
     typer.Option(
-        "--ca-file", help="PEM file of authorities to trust for https.", rich_help_panel=_SERVER
+        "--ca-file",
+        help="PEM file of certificate authorities to trust for https.",
+        rich_help_panel=_SERVER,
     ),
 ]
 Insecure = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Do not check the server's certificate.", rich_help_panel=_SERVER
+        "--insecure", help="Do not verify the server's certificate.", rich_help_panel=_SERVER
     ),
 ]
 Format = Annotated[
@@ -113,7 +115,9 @@ Quiet = Annotated[
 ]
 Silent = Annotated[
     bool,
-    typer.Option("--silent", "-s", help="As --quiet, and no header row.", rich_help_panel=_FORMAT),
+    typer.Option(
+        "--silent", "-s", help="Like --quiet, and no header row.", rich_help_panel=_FORMAT
+    ),
 ]
 NoHeaders = Annotated[
     bool, typer.Option("--no-table-headers", help="No header row.", rich_help_panel=_FORMAT)
@@ -134,7 +138,7 @@ def open_session(
     silent: Silent = False,
     no_table_headers: NoHeaders = False,
 ) -> Session:
-    """A session from the shared options; its signature is what every command shows."""
+    """Open a session; this signature declares the shared options of all commands."""
     plain_url, url_user, url_password = _split_login(url)
     target = Target(
         url=plain_url,
@@ -149,7 +153,7 @@ def open_session(
 
 
 def _split_login(url: str) -> tuple[str, str | None, str | None]:
-    """Take `user:password@` out of a URL, so that no message ever shows it."""
+    """Remove `user:password@` from a URL, so that messages never show it."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -170,7 +174,7 @@ def _spellings(annotation: Any) -> list[str]:
 _SHARED = list(inspect.signature(open_session, eval_str=True).parameters.values())
 _SHARED_NAMES = [parameter.name for parameter in _SHARED]
 
-# Every spelling of a shared option, and whether a value follows it.
+# Every spelling of a shared option, and whether it takes a value.
 SHARED_OPTIONS = {
     spelling: parameter.annotation.__origin__ is not bool
     for parameter in _SHARED
@@ -179,12 +183,12 @@ SHARED_OPTIONS = {
 
 
 def with_session(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a function that takes a session first the shared options and the shared ending."""
+    """Add the shared options and error handling to a function that takes a session first."""
 
     @functools.wraps(function)
     def command(**options: Any) -> None:
         shared = {name: options.pop(name) for name in _SHARED_NAMES}
-        raise typer.Exit(_ended(function, shared, options))
+        raise typer.Exit(_run_command(function, shared, options))
 
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     own = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own]
@@ -192,11 +196,11 @@ def with_session(function: Callable[..., None]) -> Callable[..., None]:
     hints |= get_type_hints(open_session, include_extras=True) | {"return": None}
     command.__signature__ = inspect.Signature([*own, *_SHARED])  # type: ignore[attr-defined]
     command.__annotations__ = {key: hint for key, hint in hints.items() if key != "session"}
-    del command.__wrapped__  # or typer would look through to the plain function
+    del command.__wrapped__  # otherwise typer would use the signature of the plain function
     return command
 
 
-def _ended(
+def _run_command(
     function: Callable[..., None], shared: dict[str, Any], options: dict[str, Any]
 ) -> ExitCode:
     def body() -> None:
@@ -207,18 +211,18 @@ def _ended(
         finally:
             session.api.close()
 
-    return ended(body)
+    return run_body(body)
 
 
-def ended(body: Callable[[], None]) -> ExitCode:
-    """Run a command's body; whatever stops it becomes an exit code and at most one sentence."""
+def run_body(body: Callable[[], None]) -> ExitCode:
+    """Run a command's body; an error becomes an exit code and one sentence."""
     try:
         body()
     except CliError as error:
         sys.stderr.write(f"leveret: {error}\n")
         return error.code
     except BrokenPipeError:
-        # The reader (head, less) has seen enough; Python must not complain again at exit.
+        # The reader (head, less) has closed the pipe; Python must not report it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -226,12 +230,22 @@ def ended(body: Callable[[], None]) -> ExitCode:
 
 
 def client_command(
-    app: typer.Typer, name: str | None = None, *, panel: str | None = None
+    app: typer.Typer,
+    name: str | None = None,
+    *,
+    panel: str | None = None,
+    epilog: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command under its own name (or `name`)."""
+    """Register a function as a command under its own name (or `name`).
+
+    `epilog` is shown at the end of its help page.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name or function.__name__, rich_help_panel=panel)(with_session(function))
+        register_command = app.command(
+            name or function.__name__, rich_help_panel=panel, epilog=epilog
+        )
+        register_command(with_session(function))
         return function
 
     return register

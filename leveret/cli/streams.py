@@ -1,7 +1,7 @@
-"""rabbitmq-streams' commands: super streams, groups and their offsets, over the logs' API.
+"""The commands of rabbitmq-streams: super streams, groups and their offsets.
 
-A stream is a log or one partition of it (`<log>-<number>`); a group is what rabbitmq-streams calls
-a reference.
+A stream is a log or one partition of it (`<log>-<number>`); rabbitmq-streams calls a group a
+reference.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ def add_super_stream(
     session: Session,
     name: SuperStream,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many partitions.", show_default="3")
+        int | None, typer.Option(min=1, help="Number of partitions.", show_default="3")
     ] = None,
     binding_keys: Annotated[
-        str | None, typer.Option(help="Comma-separated keys, one partition each.")
+        str | None, typer.Option(help="Comma-separated binding keys, one per partition.")
     ] = None,
     max_length_bytes: Annotated[
-        int | None, typer.Option(help="Most bytes kept in a partition.")
+        int | None, typer.Option(help="Maximum bytes kept per partition.")
     ] = None,
-    max_age: Annotated[str | None, typer.Option(help="Longest time kept, such as 7D.")] = None,
+    max_age: Annotated[
+        str | None, typer.Option(help="How long records are kept, such as 7D.")
+    ] = None,
     stream_max_segment_size_bytes: Annotated[
         int | None, typer.Option(help="Size of a segment file.")
     ] = None,
 ) -> None:
     """Create a super stream: an exchange and its partitions."""
     if partitions is not None and binding_keys is not None:
-        raise CliError("give --partitions or --binding-keys, not both.", ExitCode.USAGE)
+        raise CliError("use either --partitions or --binding-keys, not both.", ExitCode.USAGE)
     arguments = {
         "max-length-bytes": max_length_bytes,
         "max-age": max_age,
@@ -76,8 +78,8 @@ def _groups(session: Session, name: str) -> list[Json]:
     return groups
 
 
-def _located(session: Session, stream: str) -> tuple[str, int | None]:
-    """The log a stream belongs to, and its partition number if it is one partition of several."""
+def _locate(session: Session, stream: str) -> tuple[str, int | None]:
+    """Return the log of a stream, and the partition's number if the stream is a partition."""
     for log in _logs(session):
         if log["name"] == stream:
             return stream, None
@@ -89,7 +91,7 @@ def _located(session: Session, stream: str) -> tuple[str, int | None]:
 
 @command
 def list_stream_consumer_groups(session: Session) -> None:
-    """List the groups of every stream, a line for each partition."""
+    """List the consumer groups of all streams, one line per partition."""
     rows = []
     for log in _logs(session):
         for group in _groups(session, log["name"]):
@@ -103,13 +105,13 @@ def list_stream_consumer_groups(session: Session) -> None:
 
 @command
 def list_stream_group_consumers(session: Session, stream: Stream, reference: Reference) -> None:
-    """List the members of a group and the partitions each one reads."""
-    name, index = _located(session, stream)
-    found = [group for group in _groups(session, name) if group["group"] == reference]
-    if not found:
+    """List the members of a group and the partitions of each."""
+    name, index = _locate(session, stream)
+    matching = [group for group in _groups(session, name) if group["group"] == reference]
+    if not matching:
         raise CliError(f"there is no group '{reference}' on '{name}'.", ExitCode.NOT_FOUND)
     rows = []
-    for member in found[0]["members"]:
+    for member in matching[0]["members"]:
         if index is None or index in member["partitions"]:
             state = "active" if member["partitions"] else "waiting"
             rows.append((member["consumer_tag"], member["connection"], state, member["partitions"]))
@@ -120,7 +122,7 @@ def list_stream_group_consumers(session: Session, stream: Stream, reference: Ref
 def list_stream_tracking(
     session: Session, stream: Annotated[str, typer.Argument(help="Name of the stream.")]
 ) -> None:
-    """List the offsets and producer sequences kept for a stream."""
+    """List the offsets and producer sequences stored for a stream."""
     what = session.inside(f"stream '{stream}'")
     tracked = session.api.get(path("stream", session.vhost, stream, "tracking"), what=what)
     kinds = (("offset", "offsets"), ("writer", "writers"))
@@ -134,10 +136,10 @@ def list_stream_tracking(
 
 @command
 def reset_offset(session: Session, stream: Stream, reference: Reference) -> None:
-    """Send a group back to the first record of a stream."""
-    name, index = _located(session, stream)
+    """Reset a group to the first record of a stream."""
+    name, index = _locate(session, stream)
     body: dict[str, Json] = {"to": "first", "dry_run": False}
     body |= {} if index is None else {"partition": index}
     where = path("logs", session.vhost, name, "groups", reference, "reset")
     session.api.post(where, body, what=f"group '{reference}' on '{name}'")
-    session.out.remark(f"Group '{reference}' starts at the first record of '{stream}' again.")
+    session.out.remark(f"Group '{reference}' was reset to the first record of '{stream}'.")

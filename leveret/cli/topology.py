@@ -16,21 +16,26 @@ command = client_command(commands, panel="Queues, exchanges and bindings")
 
 QueueName = Annotated[str, typer.Argument(help="Name of the queue.")]
 ExchangeName = Annotated[str, typer.Argument(help="Name of the exchange.")]
-Source = Annotated[str, typer.Argument(help="Exchange that messages come from.")]
-Destination = Annotated[str, typer.Argument(help="Queue (or exchange) that messages go to.")]
+Source = Annotated[str, typer.Argument(help="Source exchange.")]
+Destination = Annotated[str, typer.Argument(help="Destination queue (or exchange).")]
 ToExchange = Annotated[bool, typer.Option("--to-exchange", help="DESTINATION is an exchange.")]
 RoutingKey = Annotated[str, typer.Option("--routing-key", "-k", help="Routing key or pattern.")]
 Arguments = Annotated[
     list[str] | None,
     typer.Option(
-        "--arg", "-a", metavar="KEY=VALUE", help="An x-argument; numbers and JSON are understood."
+        "--arg",
+        "-a",
+        metavar="KEY=VALUE",
+        help="Argument such as x-max-length=10; the value may be JSON.",
     ),
 ]
-Durable = Annotated[bool, typer.Option("--durable/--transient", help="Survives a restart.")]
-AutoDelete = Annotated[
-    bool, typer.Option("--auto-delete", help="Goes away with its last consumer or binding.")
+Durable = Annotated[
+    bool, typer.Option("--durable/--transient", help="Whether it survives a restart.")
 ]
-IfUnused = Annotated[bool, typer.Option("--if-unused", help="Only if nothing uses it.")]
+AutoDelete = Annotated[
+    bool, typer.Option("--auto-delete", help="Delete it with its last consumer or binding.")
+]
+IfUnused = Annotated[bool, typer.Option("--if-unused", help="Only if it has no bindings.")]
 
 
 def queue_named(session: Session, name: str) -> InVhost:
@@ -53,7 +58,7 @@ def declare_queue(
     ] = None,
     arguments: Arguments = None,
 ) -> None:
-    """Create a queue, or check that it exists exactly so."""
+    """Create a queue, or check that it exists with the same properties."""
     given = pairs(arguments, "argument")
     if type_ is not None:
         given["x-queue-type"] = type_
@@ -67,10 +72,10 @@ def delete_queue(
     session: Session,
     name: QueueName,
     if_empty: Annotated[
-        bool, typer.Option("--if-empty", "-e", help="Only if it holds no message.")
+        bool, typer.Option("--if-empty", "-e", help="Only if it has no messages.")
     ] = False,
     if_unused: Annotated[
-        bool, typer.Option("--if-unused", help="Only if it has no consumer.")
+        bool, typer.Option("--if-unused", help="Only if it has no consumers.")
     ] = False,
 ) -> None:
     """Delete a queue and its messages."""
@@ -98,11 +103,11 @@ def declare_exchange(
     durable: Durable = True,
     auto_delete: AutoDelete = False,
     internal: Annotated[
-        bool, typer.Option("--internal", help="Only other exchanges publish to it.")
+        bool, typer.Option("--internal", help="Clients cannot publish to it.")
     ] = False,
     arguments: Arguments = None,
 ) -> None:
-    """Create an exchange, or check that it exists exactly so."""
+    """Create an exchange, or check that it exists with the same properties."""
     body = {
         "type": type_,
         "durable": durable,
@@ -131,7 +136,7 @@ def bind(
     to_exchange: ToExchange = False,
     arguments: Arguments = None,
 ) -> None:
-    """Send messages of an exchange to a queue or to another exchange."""
+    """Bind a queue or an exchange to a source exchange."""
     kind = "e" if to_exchange else "q"
     body = {"routing_key": routing_key, "arguments": pairs(arguments, "argument")}
     where = path("bindings", session.vhost, "e", source, kind, destination)
@@ -145,7 +150,7 @@ def bind(
 def _missing_end(
     session: Session, source: str, destination: str, to_exchange: bool, error: CliError
 ) -> CliError:
-    """The same error, naming what is not there."""
+    """Return the same error with the name of the missing object."""
     if error.code is not ExitCode.NOT_FOUND:
         return error
     named = exchange_named if to_exchange else queue_named
@@ -165,13 +170,13 @@ def unbind(
     to_exchange: ToExchange = False,
     arguments: Arguments = None,
 ) -> None:
-    """Undo a `bind` with the same routing key and arguments."""
+    """Remove the binding with this routing key and these arguments."""
     kind = "e" if to_exchange else "q"
     where = path("bindings", session.vhost, "e", source, kind, destination)
-    wanted = (routing_key, pairs(arguments, "argument"))
+    key = (routing_key, pairs(arguments, "argument"))
     what = f"binding from '{source}' to '{destination}' with routing key '{routing_key}'"
     for binding in session.api.get(where, what=InVhost(what, session.vhost)):
-        if (binding["routing_key"], binding.get("arguments") or {}) == wanted:
+        if (binding["routing_key"], binding.get("arguments") or {}) == key:
             session.api.delete(f"{where}/{path(binding['properties_key'])}", what=what)
             session.out.remark(f"'{destination}' unbound from exchange '{source}'.")
             return

@@ -1,1 +1,1 @@
-"""The vocabulary every room shares: messages, errors, arguments, ports. Imports nothing of ours."""
+"""Types shared by every package: messages, errors, arguments, ports. Imports nothing of ours."""

@@ -1,4 +1,4 @@
-"""Declaration arguments: kept as JSON, compared and shown the way RabbitMQ does."""
+"""Declaration arguments: stored as JSON, compared and displayed as RabbitMQ does."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from leveret.model.errors import PreconditionFailed
 
 
 def dump_arguments(arguments: Mapping[str, Any]) -> str:
+    if not arguments:
+        return "{}"
     return json.dumps(_to_json(arguments), separators=(",", ":"))
 
 
 def load_arguments(text: str) -> dict[str, Any]:
+    if text == "{}":
+        return {}
     loaded = json.loads(text, object_hook=_from_json)
-    if not isinstance(loaded, dict):  # from before keys were escaped: a client's own table
+    if not isinstance(loaded, dict):  # a table stored before keys were escaped
         loaded = json.loads(text)
     if not isinstance(loaded, dict):
         raise ValueError(f"arguments are a table, not {type(loaded).__name__}")
@@ -26,14 +30,14 @@ def load_arguments(text: str) -> dict[str, Any]:
 
 
 def _to_json(value: Any) -> Any:
-    """What JSON has no type for becomes a table whose only key says what it was."""
+    """A value of a type that JSON lacks becomes a table with one key, which names the type."""
     if isinstance(value, Mapping):
         return _escaped({key: _to_json(inner) for key, inner in value.items()})
     if isinstance(value, list | tuple):
         return [_to_json(inner) for inner in value]
-    for mark, (kind, write, _) in _MARKED.items():
+    for tag, (kind, write, _) in _TAGGED.items():
         if isinstance(value, kind):
-            return {mark: write(value)}
+            return {tag: write(value)}
     return value
 
 
@@ -42,51 +46,58 @@ def _from_json(table: dict[str, Any]) -> Any:
         return table
     [(key, content)] = table.items()
     if key.startswith(_ESCAPED):
-        return {key.removeprefix(_MARK): content}
-    if key not in _MARKED:
+        return {key.removeprefix(_TAG): content}
+    if key not in _TAGGED:
         return table
     try:
-        value = _MARKED[key][2](content)
+        value = _TAGGED[key][2](content)
         is_ours = _to_json(value) == table
     except (ArithmeticError, OSError, TypeError, ValueError):
         is_ours, value = False, None
-    # Versions before keys were escaped stored clients' tables as they were.
+    # Versions before keys were escaped stored the tables of clients unchanged.
     return value if is_ours else table
 
 
 def _escaped(table: dict[str, Any]) -> dict[str, Any]:
-    """A client's own table must not be taken for one of ours."""
+    """A client's own table with one key must not be read back as a tagged value."""
     if len(table) != 1:
         return table
     [(key, content)] = table.items()
-    return {_MARK + key: content} if key.startswith(_MARK) else table
+    return {_TAG + key: content} if key.startswith(_TAG) else table
 
 
-def _from_octets(value: bytes) -> str:
+def _from_bytes(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-_MARK, _ESCAPED = "!", "!!"
-_MARKED: dict[str, tuple[type, Callable[[Any], str | float], Callable[[Any], Any]]] = {
-    "!bytes": (bytes, _from_octets, base64.b64decode),
-    "!bytearray": (bytearray, _from_octets, lambda text: bytearray(base64.b64decode(text))),
+_TAG, _ESCAPED = "!", "!!"
+_TAGGED: dict[str, tuple[type, Callable[[Any], str | float], Callable[[Any], Any]]] = {
+    "!bytes": (bytes, _from_bytes, base64.b64decode),
+    "!bytearray": (bytearray, _from_bytes, lambda text: bytearray(base64.b64decode(text))),
     "!decimal": (Decimal, str, Decimal),
     "!time": (datetime, datetime.timestamp, lambda seconds: datetime.fromtimestamp(seconds, UTC)),
 }
-"""The key, the type it stands for, how that is written and how it is read back."""
+"""The key, its type, the function that encodes a value, and the one that decodes it."""
 
 
 def same_argument(left: Any, right: Any) -> bool:
-    """Integers of any width are one class; a string is never a number, nor true a 1."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    return bool(left == right)
+    """As in RabbitMQ, integers of any width are equal, also as timestamps, and so are strings and
+    bytes; no other types are, so 10 is neither 10.0 nor "10", and 1 is not true."""
+    return _comparable(left) == _comparable(right)
+
+
+def _comparable(value: Any) -> tuple[type, Any]:
+    if isinstance(value, datetime):
+        return int, int(value.timestamp())
+    if isinstance(value, str):
+        return bytes, value.encode()
+    return (bytes if isinstance(value, bytearray) else type(value)), value
 
 
 def require_same(
     what: str, name: str, received: Any, current: Any, types: Mapping[str, str] | None = None
 ) -> None:
-    """Refuse a re-declaration that says something else."""
+    """Raise PreconditionFailed if a redeclaration differs."""
     if not same_argument(received, current):
         raise PreconditionFailed(
             f"inequivalent arg '{name}' for {what}: received {_shown(received)} "
@@ -100,7 +111,7 @@ def require_same_arguments(
     received: tuple[Mapping[str, Any], Mapping[str, str]],
     current: tuple[Mapping[str, Any], Mapping[str, str]],
 ) -> None:
-    """Compare only the arguments that mean something; others may differ."""
+    """Compare only the arguments that have a meaning; others may differ."""
     for name in compared:
         new, old = received[0].get(name), current[0].get(name)
         if new is not None and old is not None:

@@ -1,4 +1,4 @@
-"""CRC-32C, from a library. `extend` goes on from a sum, or from any other number as a seed."""
+"""CRC-32C, from a library. `extend` continues from a checksum, or from any number as a seed."""
 
 from collections.abc import Callable
 from typing import Final

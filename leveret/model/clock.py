@@ -1,9 +1,9 @@
-"""Time as a port: one clock for display and stored deadlines, one that never jumps for timers.
+"""Time as a port: wall time for display and stored deadlines, monotonic time for timers.
 
-The wall clock is read once, at start, and counted on by a clock that nobody can set: setting the
-system clock of a running broker neither expires messages early nor late. It takes effect at the
-next start, and even then time does not go back behind what is stored (`not_before`), and what was
-stored before moves along with the clock (`anchor`).
+The wall clock is read once, at start, and then advanced by a clock that cannot be set: setting the
+system clock of a running broker expires messages neither early nor late. A change takes effect at
+the next start; even then time does not go back before the newest stored time (`not_before`), and
+deadlines stored before are shifted with the clock (`anchor`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts on while asleep
-
-
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # also advances in standby
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Anchor(NamedTuple):
-    """How the wall clock stands to one that only ever counts on, as long as the machine is up.
+    """The offset of the wall clock from the time since boot.
 
-    `boot` names the boot of the machine; empty when that is not known.
+    `boot` identifies the boot of the machine; empty if unknown.
     """
 
     boot: str
@@ -31,16 +29,16 @@ class Anchor(NamedTuple):
 
 class Clock(Protocol):
     def wall_ms(self) -> int:
-        """Milliseconds since 1970; never goes back."""
+        """Milliseconds since 1970; never decreases."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow."""
+        """Seconds; never decreases."""
 
     def not_before(self, time_ms: int) -> None:
-        """It is at least this late, whatever the system says."""
+        """Set the wall clock forward to this time if it is behind it."""
 
     def anchor(self) -> Anchor:
-        """Does not change while a broker runs."""
+        """Constant while a broker runs."""
 
 
 class SystemClock:
@@ -64,7 +62,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that tests move; with a `boot`, one that has been up for `up_ms` already."""
+    """A clock that tests advance; `boot` and `up_ms` simulate a machine that has been up before."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000, boot: str = "", up_ms: int = 0) -> None:
         self._wall_ms = wall_ms

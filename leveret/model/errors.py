@@ -1,7 +1,7 @@
-"""What can be refused, and with which reply code.
+"""Errors that refuse a request, with their AMQP reply codes.
 
-The domain raises these; the edge that handles the request adds class and method ids (AMQP) or a
-status (HTTP). A code decides its own scope: soft errors close the channel, hard ones the
+The domain raises them; the front that handles the request adds class and method ids (AMQP) or a
+status (HTTP). The code decides the scope: soft errors close the channel, hard errors the
 connection.
 """
 
@@ -13,7 +13,7 @@ REPLY_TEXT_LIMIT = 255
 
 
 class ReplyCode(IntEnum):
-    """AMQP 0-9-1 reply codes, with the names RabbitMQ writes before the explanation."""
+    """AMQP 0-9-1 reply codes, with the names that RabbitMQ puts before the explanation."""
 
     REPLY_SUCCESS = 200
     CONTENT_TOO_LARGE = 311
@@ -56,7 +56,7 @@ class BrokerError(Exception):
 
     @property
     def reply_text(self) -> str:
-        """`CODE_NAME - explanation`, cut to what a short string can carry."""
+        """`CODE_NAME - explanation`, cut to the length of a short string."""
         text = f"{self.code.name} - {self.explanation}".encode()[:REPLY_TEXT_LIMIT]
         return text.decode("utf-8", "ignore")
 
@@ -90,6 +90,6 @@ class ConnectionForced(BrokerError):
 
 
 class ProtocolError(BrokerError):
-    """The peer broke the protocol. The only thing that may escape the wire floor."""
+    """The peer violated the protocol. The only exception that `Wire` may raise."""
 
     code = ReplyCode.FRAME_ERROR

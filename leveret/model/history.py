@@ -1,8 +1,8 @@
-"""What can happen to a message, and how much of it is kept.
+"""The events of a message, and how much of it history keeps.
 
-The numbers are written to disk: they never change meaning and are never reused.
-Kinds 10 to 19 *settle*: the message has left that queue for good. A queue's content after a
-restart is what was enqueued and not settled, so these kinds are state; the others are history.
+The numbers are written to disk: they never change their meaning and are never reused.
+Kinds 10 to 19 *settle*: the message has left that queue for good. After a restart a queue holds the
+messages that were enqueued and not settled, so these kinds are state; the others are only history.
 """
 
 from enum import IntEnum, unique
@@ -10,7 +10,7 @@ from enum import IntEnum, unique
 
 @unique
 class EventKind(IntEnum):
-    """One thing that happened to messages; stored in `events.kind`."""
+    """What happened to messages; stored in `events.kind`."""
 
     PUBLISHED = 1
     UNROUTABLE = 2
@@ -19,7 +19,7 @@ class EventKind(IntEnum):
     REDELIVERED = 5
     GOT = 6
     ENQUEUED_TRANSIENT = 7
-    """Entered a queue in memory only: history, but nothing that a restart brings back."""
+    """Entered a queue in memory only: a restart does not recover it."""
     ACKED = 10
     REJECTED = 11
     NACKED = 12
@@ -29,10 +29,13 @@ class EventKind(IntEnum):
     PURGED = 16
     QUEUE_DELETED = 17
     RELEASED = 18
-    """Its delay was over: it went on under a new id."""
+    """Its delay ended: it was published again under a new id."""
     REQUEUED = 20
+    COPIED = 21
+    """It is a copy of an earlier message: a dead letter, or a delayed message that was due. Its
+    size is the distance from the id of that message to its own."""
     SNAPSHOT = 30
-    """The ids a queue held at that moment; where the fold of its events starts."""
+    """The ids a queue held at that time; the fold of its events starts here."""
 
     @property
     def settles(self) -> bool:
@@ -40,20 +43,20 @@ class EventKind(IntEnum):
         return FIRST_SETTLING <= self <= LAST_SETTLING
 
     @property
-    def carries_sizes(self) -> bool:
-        """Whether the event keeps the body size beside each message id."""
-        return self in SIZED_KINDS
-
-    @property
     def label(self) -> str:
-        """The name users see in exports and timelines."""
+        """The name in exports and in the message trace."""
         return _LABELS.get(self, self.name.lower())
 
 
 FIRST_SETTLING = 10
 LAST_SETTLING = 19
 
-SIZED_KINDS = frozenset({EventKind.ENQUEUED, EventKind.ENQUEUED_TRANSIENT, EventKind.SNAPSHOT})
+SIZED_KINDS = frozenset(
+    {EventKind.ENQUEUED, EventKind.ENQUEUED_TRANSIENT, EventKind.COPIED, EventKind.SNAPSHOT}
+)
+
+INTERNAL_KINDS = frozenset({EventKind.COPIED, EventKind.SNAPSHOT})
+"""Not shown as events of a message."""
 
 STATE_KINDS = frozenset(
     {EventKind.ENQUEUED, EventKind.SNAPSHOT}
@@ -61,11 +64,11 @@ STATE_KINDS = frozenset(
 )
 """Written for every durable queue, with or without history: they are the journal."""
 
-HANDED_OUT_KINDS = (EventKind.DELIVERED, EventKind.REDELIVERED, EventKind.GOT)
-"""`detail`, where a delivery limit counts: how often these messages had been handed out then."""
+DELIVERY_KINDS = (EventKind.DELIVERED, EventKind.REDELIVERED, EventKind.GOT)
+"""For queues with a delivery limit, `detail` is the messages' delivery count at that time."""
 
-REPEATABLE_KINDS = frozenset({*HANDED_OUT_KINDS, EventKind.ACKED, EventKind.REQUEUED})
-"""Lost in a power failure, they only happen again: the message comes back as redelivered."""
+REPEATABLE_KINDS = frozenset({*DELIVERY_KINDS, EventKind.ACKED, EventKind.REQUEUED})
+"""If a power failure takes them, they only happen again: the message is redelivered."""
 
 _LABELS = {EventKind.ENQUEUED_TRANSIENT: "enqueued"}
 
@@ -81,7 +84,7 @@ class Keep(IntEnum):
 
 @unique
 class OriginKind(IntEnum):
-    """Who acted: stored in `origins.kind`."""
+    """What an origin does; stored in `origins.kind`."""
 
     PUBLISHER = 1
     CONSUMER = 2

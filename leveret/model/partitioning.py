@@ -1,8 +1,9 @@
-"""Choosing the partition of a record.
+"""Chooses the partition of a record.
 
 Invariant: a key always goes to the same partition of a log of N partitions, and RabbitMQ's stream
 clients choose the same one: 32-bit murmur3 of the UTF-8 key, seed 104729, unsigned, modulo N.
-`partition_of` is pure; a `Partitioner` counts its round robin in one thread and forgets it on exit.
+`partition_of` is pure. A `Partitioner` belongs to one thread; its round robin starts anew after a
+restart.
 """
 
 import mmh3
@@ -29,7 +30,9 @@ class Partitioner:
     def choose(self, key: bytes, explicit: int | None = None) -> int:
         if explicit is not None:
             if not 0 <= explicit < self.partitions:
-                raise ValueError(f"no partition {explicit} among {self.partitions}")
+                raise ValueError(
+                    f"no partition {explicit}: the log has {self.partitions} partitions"
+                )
             return explicit
         if key:
             return partition_of(key, self.partitions)

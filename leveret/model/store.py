@@ -1,14 +1,15 @@
-"""The store port: everything durable goes through here, and nothing here blocks.
+"""The store port: everything durable goes through it, and no method blocks except `recover`.
 
-Threads: every method is called on the event-loop thread. Work joins the *batch* being filled;
-`flush()` (once per loop turn) hands the batch over, and `on_committed` or `on_failed`, given at
-construction, is called on the loop when it is decided. A batch is atomic: after a crash it is
-there whole or not at all, and all of it that was reported committed is there.
+Threads: every method is called on the event-loop thread. Work joins the current *batch*;
+`flush()`, called once per loop iteration, hands the batch to the writer, and `on_committed` or
+`on_failed`, given at construction, is called on the loop when the batch is decided. A batch is
+atomic: after a crash all of it is on disk or none of it, and a batch that was reported committed
+is on disk.
 
-A batch has a number, its *mark*; marks grow by one. To be told when work is durable: do the work,
-read `mark`, and wait until `committed` reaches it (or until a failure with that mark arrives).
+Batches are numbered consecutively. To learn when work is durable: do the work, read
+`batch_number`, and wait until that batch is reported committed (or failed).
 
-Message ids are global and grow in publish order, so the place of a message in a queue is its id.
+Message ids are global and ascend in publish order, so a message's position in a queue is its id.
 A queue holds a message id at most once, ever: dead-lettering publishes under a new id.
 """
 
@@ -18,7 +19,9 @@ from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from leveret.model.history import EventKind, Keep, OriginKind
+from leveret.model.definitions import Definition
+from leveret.model.history import EventKind, Keep
+from leveret.model.message import Body, LargeBody, Message
 
 
 class StoreError(Exception):
@@ -26,7 +29,7 @@ class StoreError(Exception):
 
 
 class DataDirectoryInUse(StoreError):
-    """Another process works on this data directory."""
+    """Another process uses this data directory."""
 
 
 class SchemaTooNew(StoreError):
@@ -38,12 +41,12 @@ class StoreFailed(StoreError):
 
 
 class DiskFull(StoreError):
-    """No space left for this batch; the store goes on when space is freed."""
+    """No space left for this batch; the store continues when space is freed."""
 
 
 @unique
 class StoreState(Enum):
-    """Whether the store takes work."""
+    """Whether the store accepts work."""
 
     OPENING = "opening"
     RUNNING = "running"
@@ -56,7 +59,7 @@ class StoreState(Enum):
 
 
 class NewMessage(NamedTuple):
-    """Content to be stored; `append` also takes a plain tuple in this order."""
+    """Content to be stored; `append` also accepts a plain tuple in this order."""
 
     id: int
     time_ms: int
@@ -64,15 +67,15 @@ class NewMessage(NamedTuple):
     exchange: str
     routing_key: str
     properties: bytes
-    body: bytes
+    body: Body
     keep: int = Keep.FULL
 
 
-NewMessageTuple: TypeAlias = tuple[int, int, int, str, str, bytes, bytes, int]
+NewMessageTuple: TypeAlias = tuple[int, int, int, str, str, bytes, Body, int]
 
 
 class StoredMessage(NamedTuple):
-    """Content as read back, checked against its checksum."""
+    """Content read from the store, verified against its checksum."""
 
     id: int
     time_ms: int
@@ -80,13 +83,27 @@ class StoredMessage(NamedTuple):
     exchange: str
     routing_key: str
     properties: bytes
-    body: bytes
+    body: Body
+
+    @property
+    def is_in_store(self) -> bool:
+        return True
 
 
-class Rotten(NamedTuple):
-    """Content that cannot be read back: missing or damaged. Never delivered.
+class SpilledMessage(StoredMessage):
+    """A transient message that was read from a spill file. The store does not know it."""
 
-    `was_lost`: a full disk kept it from being stored, and its publisher was told.
+    __slots__ = ()
+
+    @property
+    def is_in_store(self) -> bool:
+        return False
+
+
+class UnreadableMessage(NamedTuple):
+    """Content that is missing or damaged. It is never delivered.
+
+    `was_lost`: it could not be stored because the disk was full; its publisher was told.
     """
 
     id: int
@@ -94,236 +111,109 @@ class Rotten(NamedTuple):
     was_lost: bool = False
 
 
-# -- definitions ---------------------------------------------------------------------------------
-# One frozen class per table. `arguments`, `options`, `value` and `definition` are JSON text that
-# the store does not look into. `save` inserts or replaces by key, `delete` looks at the key alone.
+LoadResult: TypeAlias = StoredMessage | UnreadableMessage
+
+
+# -- what `save` accepts beside definitions ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class VhostDefinition:
-    name: str
-    options: str = "{}"
+class MustNotLose:
+    """Messages of the current batch that no publisher would send again if a full disk lost them.
 
-
-@dataclass(frozen=True, slots=True)
-class UserDefinition:
-    name: str
-    password_hash: str
-    hashing: str
-    tags: str = ""
-    options: str = "{}"
-
-
-@dataclass(frozen=True, slots=True)
-class PermissionDefinition:
-    user: str
-    vhost: str
-    configure: str = ""
-    write: str = ""
-    read: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPermissionDefinition:
-    user: str
-    vhost: str
-    exchange: str
-    write: str = ""
-    read: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeDefinition:
-    vhost: str
-    name: str
-    kind: str = "direct"
-    auto_delete: bool = False
-    internal: bool = False
-    arguments: str = "{}"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueDefinition:
-    """Keyed by `id`, which is never reused; a deleted queue keeps its row while history needs it.
-
-    `durable=False` names a transient queue in the history only; it is not recovered.
-    `delivered_to`: every message up to this id has been handed to a consumer before
-    (exact after a clean stop; after a crash the lease decides).
-    """
-
-    id: int
-    vhost: str
-    name: str
-    kind: str = "classic"
-    durable: bool = True
-    auto_delete: bool = False
-    exclusive: bool = False
-    arguments: str = "{}"
-    created_ms: int = 0
-    delivered_to: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BindingDefinition:
-    """Every field is part of the key."""
-
-    vhost: str
-    source: str
-    destination: str
-    destination_kind: str = "queue"
-    routing_key: str = ""
-    arguments: str = "{}"
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyDefinition:
-    vhost: str
-    name: str
-    operator: bool = False
-    pattern: str = ""
-    apply_to: str = "all"
-    priority: int = 0
-    definition: str = "{}"
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterDefinition:
-    """Runtime parameters; global ones have an empty vhost and component."""
-
-    vhost: str
-    component: str
-    name: str
-    value: str = "null"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOffset:
-    """How far a consumer group has come in one partition (a log-mode queue)."""
-
-    queue_id: int
-    group_name: str
-    offset: int = 0
-    time_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Who published or consumed; ids are given by the caller and never reused."""
-
-    id: int
-    kind: OriginKind
-    vhost: str = ""
-    user: str = ""
-    connection: str = ""
-    channel: int = 0
-    consumer_tag: str = ""
-    created_ms: int = 0
-    closed_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """Messages up to this id may have been delivered; saved before any delivery past it."""
-
-    message_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Indispensable:
-    """Messages of the batch being filled that nobody would send again if a full disk lost them.
-
-    They stay with what else the batch held: both join the next one, until it is on disk.
-    `bound`: a crash, too, must leave them with the rest of their batch or not at all. Costs a
-    commit where they go to a log; within the database it is so anyway.
+    If the batch fails because the disk is full, they join the next batch with the rest of it.
+    `atomic`: after a crash, too, they must be on disk together with the rest of their batch or not
+    at all. This costs one more commit if they go to a log; within the database it is free.
     """
 
     message_ids: Sequence[int]
-    bound: bool = True
+    atomic: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
-    """Somebody will wait for the batch being filled: it must outlive a power failure, and with it
-    everything before it. Without this note one that holds only deliveries and acks need not."""
+class RequireSync:
+    """A client will wait for the current batch, so it, and every batch before it, must survive a
+    power failure. Without this, a batch of deliveries and acks alone may be synced later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """Messages alive in a queue, ascending by id. `detail` is what they were enqueued with."""
+class LiveMessages:
+    """Messages that a queue holds, ascending by id. `detail` is the detail of their events."""
 
     ids: "array[int]"
     sizes: "array[int]"
     detail: str | None = None
 
 
-ATTEMPTS: Final = "attempts "
-"""So begins the detail of a snapshot's part that only says how often its messages were handed
-out; the messages themselves are in another part."""
+DELIVERY_COUNT: Final = "attempts "
+"""Prefix of the detail of a snapshot part that only tells how often its messages were delivered;
+another part of the snapshot holds the messages themselves. Written to disk: do not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a queue holds now; saving it shortens the fold of its events.
+    """Everything a queue holds now; recovery folds only the events after the last snapshot.
 
-    The arrays are read by another thread afterwards: give copies.
-    `trim`: the queue keeps no history, so its events before this one may go.
+    The writer thread reads the arrays later: pass copies.
+    `trim`: the queue keeps no history, so its events before this snapshot may be deleted.
     """
 
     queue_id: int
-    parts: tuple[Live, ...]
+    parts: tuple[LiveMessages, ...]
     trim: bool = False
 
 
-Definition: TypeAlias = (
-    VhostDefinition
-    | UserDefinition
-    | PermissionDefinition
-    | TopicPermissionDefinition
-    | ExchangeDefinition
-    | QueueDefinition
-    | BindingDefinition
-    | PolicyDefinition
-    | ParameterDefinition
-    | GroupOffset
-    | Origin
-)
-
-Saved: TypeAlias = Definition | Lease | Snapshot | Indispensable | Synced
+Saved: TypeAlias = Definition | Snapshot | MustNotLose | RequireSync
 
 
 # -- recovery, retention, outcomes ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class LostData:
+    """Something that a damaged database no longer has, in one sentence.
+
+    `table`: where it was stored. `queue` and `vhost`: the queue that lost it, if it is one.
+    """
+
+    table: str
+    text: str
+    vhost: str = ""
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredState:
     """What the store holds at start.
 
-    `live` has an entry per durable queue that holds messages: one `Live` per detail.
-    `damaged` names queues whose journal has unreadable rows, with the reason; what could be
-    folded from the rest is in `live`.
-    `attempts`, of queues that may have a delivery limit: how often a live message was handed out.
+    `live` has an entry per durable queue that holds messages: one `LiveMessages` per detail.
+    `damaged` names queues whose journal has unreadable rows, with the reason; `live` has what the
+    readable rows tell.
+    `delivery_counts`, for queues that may have a delivery limit: deliveries per live message id.
     """
 
     definitions: tuple[Definition, ...] = ()
-    live: dict[int, tuple[Live, ...]] = field(default_factory=dict)
+    live: dict[int, tuple[LiveMessages, ...]] = field(default_factory=dict)
     damaged: dict[int, str] = field(default_factory=dict)
-    attempts: dict[int, dict[int, int]] = field(default_factory=dict)
-    log_ends: dict[str, int] = field(default_factory=dict)
-    """Logs in which a batch was being written that is not committed, and where they ended before:
-    what they hold from there on must go."""
-    lease: int = 0
+    delivery_counts: dict[int, dict[int, int]] = field(default_factory=dict)
+    log_cuts: dict[str, int] = field(default_factory=dict)
+    """Logs that were being written when the broker crashed, and their end before that batch: the
+    batch was not committed, so the records from there on must be cut."""
     last_message_id: int = 0
     last_queue_id: int = 0
     last_origin_id: int = 0
     clean: bool = True
+    lost: tuple[LostData, ...] = ()
+    """What earlier damage has cost, as long as its report is in the data directory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
-    """What history may keep: nothing before `before_ms`, at most `max_bytes` beside the live.
+class RetentionRequest:
+    """The limits of history: nothing before `before_ms`, at most `max_bytes` beside live messages.
 
-    `live`: the ids each queue holds now (copies), unacknowledged ones included;
+    `live`: the ids each queue holds now (copies), including unacknowledged ones;
     `live_bytes`: the sum of their sizes. Ids above `upto` are left alone.
+    `min_free_bytes`: free space that history must leave to the volume, whatever `max_bytes` allows.
     """
 
     upto: int
@@ -331,11 +221,20 @@ class Retention:
     live_bytes: int = 0
     before_ms: int = 0
     max_bytes: int = 1 << 30
+    min_free_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSize:
+    """Bytes of the database file: pages in use, and free pages, which new rows use first."""
+
+    used: int = 0
+    free: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Size and range of what is stored."""
+    """Size and range of the stored content."""
 
     bytes: int = 0
     first_id: int = 0
@@ -345,45 +244,77 @@ class Usage:
     removed: int = 0
 
 
-class LogSink(Protocol):
-    """Where log-mode records go; implemented by `queues.log`, called on the writer thread.
+class SequencedMessage(NamedTuple):
+    """A message of an idempotent producer, with the producer's id and sequence number."""
 
-    All sinks of a batch are written, then all synced, then the SQL transaction commits.
-    A record with an `id` is the message of that id.
+    message: Message
+    producer_id: bytes
+    sequence: int
+
+    @property
+    def id(self) -> int:
+        return self.message.id
+
+    @property
+    def body_size(self) -> int:
+        return self.message.body_size
+
+
+LoggedMessage: TypeAlias = Message | SequencedMessage
+
+
+class LogSink(Protocol):
+    """Writes the records of one log; implemented by `leveret.queues.log`, on the writer thread.
+
+    All sinks of a batch are written, then all are synced, then the SQL transaction commits. If
+    there are many, other threads call `sync`, for several sinks at a time, while the writer waits.
     """
 
-    def write(self, records: Sequence[object]) -> object:
-        """Write the records; the answer reaches `Committed.logs`."""
+    def write(self, records: Sequence[LoggedMessage]) -> int:
+        """Write the records; returns the log's next offset, which reaches `BatchCommitted.logs`."""
 
     def sync(self) -> None:
-        """Return when what was written is on disk."""
+        """Return when everything written is on disk."""
 
     def rollback(self) -> None:
-        """Forget what was written since the last successful batch: this one has failed."""
+        """Undo what was written since the last successful batch: this batch has failed."""
 
     def end(self) -> tuple[str, int]:
-        """Which log this is, and where it ends now; what `Recovered.log_ends` gives back."""
+        """The log's name and its next offset, as in `RecoveredState.log_cuts`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A batch is durable. `due` names queues whose next `Snapshot` is wanted."""
+class WriterJob(Protocol):
+    """Work on the files of a log that belongs to a batch but writes no records.
 
-    mark: int
-    logs: dict[LogSink, object]
-    due: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A batch is not durable: its new messages must be nacked.
-
-    After `DiskFull` the rest of the batch (settled events, definitions, whatever was said to be
-    indispensable) joins the next one by itself. Any other error is fatal: the store refuses all
-    further work.
+    Runs on the writer thread. The jobs of a failed batch are dropped.
     """
 
-    mark: int
+    def prepare(self) -> None:
+        """Called before the records of the batch are written."""
+
+    def finish(self) -> None:
+        """Called when they are synced, before the SQL transaction commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommitted:
+    """A batch is durable. `snapshots_due` are the queues whose next `Snapshot` should be saved."""
+
+    batch_number: int
+    logs: dict[LogSink, int]
+    snapshots_due: tuple[int, ...] = ()
+    jobs: Sequence[WriterJob] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFailed:
+    """A batch is not durable: its new messages must be nacked.
+
+    After `DiskFull` the store moves the rest of the batch (settled events, definitions, messages
+    of `MustNotLose`) to the next one. Any other error is fatal: the store refuses all further work.
+    """
+
+    batch_number: int
     error: StoreError
 
     @property
@@ -391,51 +322,90 @@ class Failed:
         return not isinstance(self.error, DiskFull)
 
 
-OnCommitted: TypeAlias = Callable[[Committed], None]
-OnFailed: TypeAlias = Callable[[Failed], None]
+OnCommitted: TypeAlias = Callable[[BatchCommitted], None]
+OnFailed: TypeAlias = Callable[[BatchFailed], None]
+
+
+class Spill(Protocol):
+    """Where a queue keeps transient messages that do not fit into its window."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of messages that are not handed to the disk yet."""
+
+    def append(self, messages: Sequence[Message]) -> None:
+        """Add messages to the end; their ids ascend."""
+
+    def load(self, message_ids: Sequence[int]) -> Awaitable[dict[int, LoadResult]]:
+        """Read messages, by ascending id."""
+
+    def drop_to(self, message_id: int) -> None:
+        """The messages up to this one are no longer needed."""
+
+    def clear(self) -> None:
+        """No message is needed any more."""
 
 
 class Store(Protocol):
-    """Two implementations: `SqlStore` and `MemoryStore`; one contract suite."""
+    """Implemented by `SqlStore` and `MemoryStore`, which share one contract test suite."""
+
+    on_spilled: Callable[[], None]
+    """Called when messages were written to spill files, so that `backlog` is shorter."""
 
     @property
     def ids(self) -> Iterator[int]:
         """`next(store.ids)` is the next message id."""
 
     @property
-    def mark(self) -> int:
+    def batch_number(self) -> int:
         """The batch to wait for so that everything done so far is durable."""
 
     @property
     def committed(self) -> int:
-        """Every batch up to this mark is decided."""
+        """Every batch up to this number is decided."""
 
     @property
     def state(self) -> StoreState: ...
 
     @property
     def backlog(self) -> int:
-        """Bytes of content taken and not yet durable: what backpressure looks at."""
+        """Bytes of content accepted and not yet written; backpressure depends on it."""
 
     @property
-    def in_memory(self) -> int:
-        """Bytes of content it keeps in memory, beside what queues keep."""
+    def memory_bytes(self) -> int:
+        """Bytes of content the store keeps in memory, beside the queues' own copies."""
 
     @property
-    def written(self) -> int:
-        """Bytes of content taken since the start."""
+    def bytes_appended(self) -> int:
+        """Bytes of content accepted since the start."""
 
     @property
     def usage(self) -> Usage:
-        """As of the last `sweep` (or start)."""
+        """Measured at start and after every `apply_retention`."""
 
-    def recover(self) -> Recovered:
-        """Open the store; once, before anything else. Blocks: called before clients are."""
+    @property
+    def database_size(self) -> DatabaseSize:
+        """Measured whenever the write-ahead log is copied into the database file."""
 
-    def append(
-        self, *messages: NewMessage | tuple[int, int, int, str, str, bytes, bytes, int]
-    ) -> None:
-        """Content of messages, each once, however many queues it goes to."""
+    @property
+    def lost(self) -> tuple[LostData, ...]:
+        """What damage of the database has cost, as `RecoveredState.lost`."""
+
+    def recover(self) -> RecoveredState:
+        """Open the store; once, before anything else. Blocks, so clients are accepted after it."""
+
+    def append(self, *messages: NewMessage | NewMessageTuple) -> None:
+        """Store the content of messages, each once, regardless of the number of queues."""
+
+    def reserve_parts(self, body: LargeBody) -> int:
+        """Reserve ids for the parts of a large body; returns the first.
+
+        A body of more than `PARTS_FROM` bytes is stored in parts, in the batch of its message or
+        before; the row of the message names the first one (`LargeBody.first_part`).
+        """
+
+    def append_parts(self, first_id: int, parts: Sequence[bytes]) -> None:
+        """Store these parts of a body, the first of them under this id."""
 
     def record(
         self,
@@ -446,7 +416,10 @@ class Store(Protocol):
         detail: str | None = None,
         size: int = 0,
     ) -> None:
-        """One message's event. `queue_id` 0: none. `actor` is an `Origin` id, 0: the broker."""
+        """Record an event of one message. `queue_id` 0: none.
+
+        `actor`: an `Origin` id, or 0 for the broker itself.
+        """
 
     def record_many(
         self,
@@ -457,28 +430,45 @@ class Store(Protocol):
         detail: str | None = None,
         sizes: Sequence[int] = (),
     ) -> None:
-        """The same event of many messages; `sizes` for the kinds that carry them."""
-
-    def discard(self, message_ids: Sequence[int], keep: Keep = Keep.NOTHING) -> None:
-        """No queue holds these any more and history keeps only so much of them."""
+        """Record the same event of many messages; `SIZED_KINDS` need a size per message."""
 
     def save(self, value: Saved) -> None:
         """Insert or replace by key."""
 
     def delete(self, value: Definition) -> None:
-        """Remove by key; nothing happens when it is not there."""
+        """Delete by key; a no-op if there is no such row."""
 
-    def append_log(self, sink: LogSink, record: object, size: int = 0) -> None:
-        """A log-mode record of so many bytes: written and synced in the same batch."""
+    def append_log(self, sink: LogSink, record: LoggedMessage, size: int = 0) -> None:
+        """Write a log record with a body of `size` bytes and sync it in the same batch."""
+
+    def append_job(self, job: WriterJob) -> None:
+        """Run a job on the writer thread as part of the batch."""
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Size of the files with spilled messages."""
+
+    @property
+    def can_spill(self) -> bool:
+        """Whether there is a disk for transient messages that do not fit into memory."""
+
+    def open_spill(self) -> Spill:
+        """A place for transient messages of one queue; only if `can_spill`."""
 
     def flush(self) -> None:
-        """End of a loop turn: hand the batch over if the writer is free (else it follows)."""
+        """Hand the batch to the writer if it is idle; otherwise that happens when it becomes idle.
 
-    def load(self, message_ids: Sequence[int]) -> Awaitable[list[StoredMessage | Rotten]]:
-        """Committed content, one answer per id, in the order asked."""
+        Called at the end of each loop iteration.
+        """
 
-    def sweep(self, retention: Retention) -> Awaitable[Usage]:
+    def load(self, message_ids: Sequence[int]) -> Awaitable[list[LoadResult]]:
+        """Read committed content: one result per id, in the given order."""
+
+    def apply_retention(self, request: RetentionRequest) -> Awaitable[Usage]:
         """Trim history in slices between commits."""
 
     def close(self) -> Awaitable[None]:
-        """Commit what was taken, write the clean mark, release the directory. Twice is free."""
+        """Commit all accepted work, record the clean stop, release the directory. Idempotent."""
+
+    def kill(self) -> Awaitable[None]:
+        """Release the directory without writing anything more, as a killed process does."""

@@ -1,8 +1,8 @@
 """Field tables: checked first, then decoded and encoded by pamqp, value by value.
 
-pamqp trusts lengths, so every table from outside passes `check_table` before: iterative, with caps
-on depth and field count, allocating nothing from a length it has not seen the bytes of. pamqp also
-copies all the rest of a table for each of its values; here it is given each value alone.
+pamqp trusts lengths, so every table from a client passes `check_table` first: it is iterative,
+limits depth and number of fields, and allocates nothing for bytes that have not arrived. pamqp also
+copies the rest of a table for each of its values; here it is given one value at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Container, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from pamqp import decode, encode
 
@@ -19,9 +19,9 @@ from leveret.model.errors import ProtocolError
 MAX_DEPTH = 32
 MAX_FIELDS = 4096
 MAX_ARGUMENTS = 128 * 1024
-"""Octets of a table that is not told over AMQP: what a frame holds that is not asked for larger."""
-_OWN_DEPTH = 48
-_OWN_FIELDS = 1 << 30
+"""Bytes of an encoded table that did not arrive over AMQP: what fits in a frame of default size."""
+_EDITED_DEPTH = 48
+_EDITED_FIELDS = 1 << 30
 
 Table = dict[str, Any]
 
@@ -31,7 +31,7 @@ _FIXED_WIDTH = {
     ord("T"): 8, ord("D"): 5, ord("V"): 0,
 }  # fmt: skip
 _BYTES_TYPES = frozenset(b"Sx")
-_TABLE, _ARRAY = b"FA"
+_TABLE, _ARRAY, _TIMESTAMP = b"FAT"
 _DECODERS = {name[0]: decoder for name, decoder in decode.TABLE_MAPPING.items()}
 _TYPE_NAMES = {
     "t": "bool", "b": "byte", "B": "unsignedbyte", "s": "short", "u": "unsignedshort",
@@ -44,12 +44,15 @@ _DOUBLE = struct.Struct(">d")
 _LONG = struct.Struct(">q")
 
 
-def check_table(data: bytes, start: int, limit: int, own: bool = False) -> int:
+def check_table(data: bytes, start: int, limit: int, edited: bool = False) -> int:
     """Verify the table at `start` and return where it ends; nothing is decoded.
 
-    `own`: a table the broker has added to may be larger than one from outside.
+    `edited`: the broker has added fields, so the table may be larger than a client's.
     """
-    most_fields, most_depth = (_OWN_FIELDS, _OWN_DEPTH) if own else (MAX_FIELDS, MAX_DEPTH)
+    if edited:
+        max_fields, max_depth = _EDITED_FIELDS, _EDITED_DEPTH
+    else:
+        max_fields, max_depth = MAX_FIELDS, MAX_DEPTH
     end = _sized_end(data, start, limit)
     position, fields = start + 4, 0
     open_ends: list[tuple[int, bool]] = [(end, True)]
@@ -59,14 +62,14 @@ def check_table(data: bytes, start: int, limit: int, own: bool = False) -> int:
             open_ends.pop()
             continue
         fields += 1
-        if fields > most_fields:
-            raise ProtocolError(f"table has more than {most_fields} fields")
+        if fields > max_fields:
+            raise ProtocolError(f"table has more than {max_fields} fields")
         if keyed:
             position = _skip_key(data, position, stop)
         position, nested = _skip_value(data, position, stop)
         if nested is not None:
-            if len(open_ends) >= most_depth:
-                raise ProtocolError(f"table nested deeper than {most_depth}")
+            if len(open_ends) >= max_depth:
+                raise ProtocolError(f"table nested deeper than {max_depth}")
             open_ends.append(nested)
     return end
 
@@ -108,14 +111,14 @@ def _skip_value(data: bytes, position: int, stop: int) -> tuple[int, tuple[int, 
     raise ProtocolError(f"unknown field type {chr(kind)!r} in a table")
 
 
-def decode_table(data: bytes, own: bool = False) -> Table:
+def decode_table(data: bytes, edited: bool = False) -> Table:
     """Decode the table at the beginning of `data`."""
-    check_table(data, 0, len(data), own)
+    check_table(data, 0, len(data), edited)
     return decode_checked(data)
 
 
 def decode_checked(data: bytes) -> Table:
-    """The same where the table has been checked before."""
+    """Decode a table that `check_table` has accepted."""
     try:
         return _decode_fields(data, 4, 4 + _LENGTH.unpack_from(data)[0])
     except (ValueError, OverflowError, OSError) as error:
@@ -123,24 +126,24 @@ def decode_checked(data: bytes) -> Table:
 
 
 def _decode_fields(data: bytes, position: int, end: int) -> Table:
-    found: Table = {}
+    table: Table = {}
     while position < end:
         after = position + 1 + data[position]
         key = data[position + 1 : after].decode()
-        found[key], position = _decode_value(data, after)
-    return found
+        table[key], position = _decode_value(data, after)
+    return table
 
 
 def _decode_items(data: bytes, position: int, end: int) -> list[Any]:
-    found = []
+    items = []
     while position < end:
         value, position = _decode_value(data, position)
-        found.append(value)
-    return found
+        items.append(value)
+    return items
 
 
 def _decode_value(data: bytes, position: int) -> tuple[Any, int]:
-    """A value that has been checked, and where it ends; as deep as it is nested."""
+    """A checked value, and where it ends. Recurses as deep as the value is nested."""
     kind, position = data[position], position + 1
     width = _FIXED_WIDTH.get(kind)
     if width is not None:
@@ -157,6 +160,52 @@ def _decode_value(data: bytes, position: int) -> tuple[Any, int]:
     return decoder(data[position:end])[1], end
 
 
+class TypedValue(NamedTuple):
+    """A value with RabbitMQ's name for its wire type.
+
+    A longstr or binary value is bytes, a timestamp is seconds; a table or an array has typed
+    values.
+    """
+
+    type: str
+    value: Any
+
+
+def decode_typed(data: bytes) -> dict[str, TypedValue]:
+    """Decode a table that `check_table` has accepted, without losing the types of its values."""
+    return _decode_typed_fields(data, 4, 4 + _LENGTH.unpack_from(data)[0])
+
+
+def _decode_typed_fields(data: bytes, position: int, end: int) -> dict[str, TypedValue]:
+    fields = {}
+    while position < end:
+        after = position + 1 + data[position]
+        key = data[position + 1 : after].decode()
+        fields[key], position = _decode_typed_value(data, after)
+    return fields
+
+
+def _decode_typed_value(data: bytes, position: int) -> tuple[TypedValue, int]:
+    kind, start = data[position], position + 1
+    name = _TYPE_NAMES[chr(kind)]
+    if kind in _FIXED_WIDTH:
+        end = start + _FIXED_WIDTH[kind]
+        if kind == _TIMESTAMP:
+            return TypedValue(name, int.from_bytes(data[start:end], "big")), end
+        return TypedValue(name, _decode_value(data, position)[0]), end
+    end = start + 4 + _LENGTH.unpack_from(data, start)[0]
+    start += 4
+    if kind == _TABLE:
+        return TypedValue(name, _decode_typed_fields(data, start, end)), end
+    if kind != _ARRAY:
+        return TypedValue(name, data[start:end]), end
+    items = []
+    while start < end:
+        item, start = _decode_typed_value(data, start)
+        items.append(item)
+    return TypedValue(name, items), end
+
+
 def encode_table(table: Mapping[str, Any]) -> bytes:
     fields = b"".join(
         [_encode_key(key) + _encode_value(value) for key, value in sorted(table.items())]
@@ -168,10 +217,10 @@ _encode_key = lru_cache(maxsize=1024)(encode.short_string)
 
 
 def _encode_value(value: Any) -> bytes:
-    """As pamqp does, but for what it would shorten or refuse: integers, doubles and octets.
+    """Like pamqp, except for values it would narrow or reject: integers, doubles and bytes.
 
-    RabbitMQ's own headers have long integers only, and clients of typed languages rely on it.
-    Texts come first because most values are.
+    RabbitMQ's own headers contain only long integers, and clients in typed languages rely on it.
+    Text is tested first because most values are text.
     """
     if type(value) is str:
         text = value.encode()
@@ -192,22 +241,22 @@ def _encode_value(value: Any) -> bytes:
     return encode.encode_table_value(value)
 
 
-def check_sayable(table: Mapping[str, Any]) -> None:
-    """Refuse with a ValueError what no client could have sent over AMQP."""
+def require_encodable(table: Mapping[str, Any]) -> None:
+    """Raise ValueError for a table that no client could have sent over AMQP."""
     try:
-        check_extent(table)
+        require_table_limits(table)
         encoded = encode_table(table)
         check_table(encoded, 0, len(encoded))
     except (ValueError, TypeError, ProtocolError) as error:
         raise ValueError(f"cannot be written as AMQP: {error}") from None
     if len(encoded) > MAX_ARGUMENTS:
-        raise ValueError(f"cannot be written as AMQP: longer than {MAX_ARGUMENTS} octets")
+        raise ValueError(f"cannot be written as AMQP: longer than {MAX_ARGUMENTS} bytes")
 
 
-def check_extent(table: Mapping[str, Any]) -> None:
-    """Refuse with a ValueError more fields or levels than `check_table` would.
+def require_table_limits(table: Mapping[str, Any]) -> None:
+    """Raise ValueError for more fields or levels than `check_table` accepts.
 
-    Looks at no more of them than there may be, whatever the table holds: encoding it comes later.
+    Visits no more fields than are allowed, so that a huge table is rejected before it is encoded.
     """
     fields = 0
     level: list[Any] = [table]
@@ -248,13 +297,13 @@ def type_names(data: bytes) -> dict[str, str]:
 
 
 def edit_table(data: bytes, remove: frozenset[str], add: Mapping[str, Any]) -> bytes:
-    """The table without some keys and with others, every other field byte for byte as it was."""
+    """The table with some keys removed and others added; all other fields keep their bytes."""
     fields = split_fields(data, remove | add.keys())[0] + encode_table(add)[4:]
     return _LENGTH.pack(len(fields)) + fields
 
 
 def split_fields(data: bytes, names: Container[str]) -> tuple[bytes, bytes]:
-    """The encoded fields of a checked table: those of other names, and those of these."""
+    """The encoded fields of a checked table: those with other names, and those with these."""
     parts: tuple[list[bytes], list[bytes]] = ([], [])
     for key, _, begin, end in field_spans(data):
         parts[key in names].append(data[begin:end])

@@ -1,33 +1,61 @@
-"""A broker on a thread of its own, with what tests want to see, wait for and break.
+"""A broker on its own thread, with methods to inspect it, wait for it and inject faults.
 
-Every public method may be called from any thread but the broker's; whatever belongs to the broker
-is touched on its thread alone (`call`). Nothing is on disk unless `data_dir` is given.
+Every public method may be called from any thread except the broker's; the broker's own objects are
+used on its thread only (see `call`). Nothing is written to disk unless `data_dir` is given.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from amqp_server.channel import Channel
-from amqp_server.codec import Publish
-from amqp_server.session import Session
+from leveret.amqp_server.channel import Channel
+from leveret.amqp_server.codec import Publish
+from leveret.amqp_server.connection import AmqpConnection
 from leveret.broker import Plan
-from leveret.config import load_settings
-from leveret.launch import RunningBroker, ThreadedBroker, in_process_settings
-from leveret.model.message import Message
+from leveret.broker.messages import browse
+from leveret.launch import CALL_SECONDS, RunningBroker, ThreadedBroker
+from leveret.model.message import Message, decode_properties
+from leveret.queues.port import Queue
 from leveret.testing.clock import LeveretClock
-from leveret.testing.jump import jump
-from leveret.testing.published import Published
-from queues import HeldQueue
 
 WAIT_SECONDS = 30.0
-LOOK_SECONDS = 0.002
+POLL_SECONDS = 0.002
 ALARM = "test"
+MAX_STEPS = 10_000
+"""Steps of one jump in time; a jump over more deadlines takes several of them at once."""
+TICKS_PER_STEP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One message as a client published it over AMQP, whether or not it was routed."""
+
+    vhost: str
+    exchange: str
+    routing_key: str
+    properties: dict[str, Any]
+    body: bytes
+
+    @staticmethod
+    def of(vhost: str, message: Message) -> Published:
+        properties = decode_properties(message.properties)
+        return Published(
+            vhost, message.exchange, message.routing_key, properties, bytes(message.body)
+        )
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        return dict(self.properties.get("headers") or {})
+
+    def json(self) -> Any:
+        return json.loads(self.body)
 
 
 class LeveretBroker(ThreadedBroker):
@@ -35,16 +63,13 @@ class LeveretBroker(ThreadedBroker):
 
     def __init__(self, **settings: Any) -> None:
         self.clock = LeveretClock()
-        checked = load_settings(settings)
-        super().__init__(
-            in_process_settings(**{name: getattr(checked, name) for name in settings}), self.clock
-        )
-        self._seen: list[Published] = []
+        super().__init__(None, self.clock, **settings)
+        self._published: list[Published] = []
         self._nacks_due = 0
 
     def _make(self) -> RunningBroker:
         running = super()._make()
-        running.amqp.session_type = _watched_by(self)
+        running.amqp.connection_type = _recording_connection(self)
         return running
 
     def __enter__(self) -> LeveretBroker:
@@ -53,9 +78,9 @@ class LeveretBroker(ThreadedBroker):
         return self
 
     def _jump(self, milliseconds: int, heartbeats: bool) -> None:
-        jumping = jump(self._running(), self.clock, milliseconds, heartbeats)
+        jump = _jump(self._running(), self.clock, milliseconds, heartbeats)
         assert self._loop is not None
-        asyncio.run_coroutine_threadsafe(jumping, self._loop).result()
+        asyncio.run_coroutine_threadsafe(jump, self._loop).result()
 
     def __exit__(
         self,
@@ -63,11 +88,30 @@ class LeveretBroker(ThreadedBroker):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.running is None:  # killed by the test
+            return
         self.clock.jump = None
-        self.drop_connections()  # a client that nobody runs any more would not answer a close
-        super().__exit__(kind, error, trace)
+        self.drop_connections()  # a client that no longer runs would not answer a close
+        self._end(kind, error, trace)
 
-    # Looking and waiting -----------------------------------------------------------------------
+    def _end(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """Wait until the broker has stopped; a later start listens on the same ports."""
+        running = self._running()
+        http = running.http_address
+        super().__exit__(kind, error, trace)
+        self._settings = replace(
+            self._settings,
+            amqp_port=running.amqp_address[1],
+            http_port=http[1] if http is not None else 0,
+        )
+        self.running = None
+
+    # Inspecting and waiting --------------------------------------------------------------------
 
     def wait_depth(
         self,
@@ -78,28 +122,29 @@ class LeveretBroker(ThreadedBroker):
         vhost: str = "/",
         timeout: float = WAIT_SECONDS,
     ) -> None:
-        """Until exactly `count` messages are ready (and `unacked` are with consumers, if given)."""
+        """Wait until exactly `count` messages are ready and, if given, `unacked` are unacked."""
 
         def missing() -> str:
-            held = self._maybe_queue(queue, vhost)
-            if held and held.ready_count == count and unacked in (None, held.unacked_count):
+            current = self._maybe_queue(queue, vhost)
+            is_ready = current is not None and current.ready_count == count
+            if current and is_ready and unacked in (None, current.unacked_count):
                 return ""
             also = "" if unacked is None else f" and {unacked} unacked"
-            return f"{_state(queue, held)}; wanted {count} ready{also}"
+            return f"{_state(queue, current)}; expected {count} ready{also}"
 
         self._wait(missing, timeout)
 
     def wait_acked(
         self, queue: str, count: int = 1, *, vhost: str = "/", timeout: float = WAIT_SECONDS
     ) -> None:
-        """Until consumers have acknowledged `count` messages of a queue since it was declared."""
+        """Wait until `count` messages of a queue have been acknowledged since it was declared."""
 
         def missing() -> str:
-            held = self._maybe_queue(queue, vhost)
-            acked = held.counters.acked if held else 0
+            current = self._maybe_queue(queue, vhost)
+            acked = current.counters.acked if current else 0
             if acked >= count:
                 return ""
-            return f"{_state(queue, held)}, {acked} acked; wanted {count} acked"
+            return f"{_state(queue, current)}, {acked} acked; expected {count} acked"
 
         self._wait(missing, timeout)
 
@@ -111,73 +156,110 @@ class LeveretBroker(ThreadedBroker):
         at_least: int = 0,
         timeout: float = WAIT_SECONDS,
     ) -> list[Published]:
-        """What clients have published, oldest first; waits until there are `at_least` so many."""
+        """Return what clients have published, oldest first; wait until there are `at_least`."""
 
-        def chosen() -> list[Published]:
+        def matching() -> list[Published]:
             return [
-                one
-                for one in self._seen
-                if exchange in (None, one.exchange) and routing_key in (None, one.routing_key)
+                message
+                for message in self._published
+                if exchange in (None, message.exchange)
+                and routing_key in (None, message.routing_key)
             ]
 
         def missing() -> str:
-            found = len(chosen())
-            return "" if found >= at_least else f"{found} published; wanted at least {at_least}"
+            count = len(matching())
+            return "" if count >= at_least else f"{count} published; expected at least {at_least}"
 
         self._wait(missing, timeout)
-        return self.call(chosen)
+        return self.call(matching)
+
+    def messages(self, queue: str, *, vhost: str = "/") -> list[Published]:
+        """Return the messages in a queue, unacked ones first; they stay there unchanged."""
+
+        async def read() -> list[Published]:
+            declared = self._maybe_queue(queue, vhost)
+            if declared is None:
+                raise AssertionError(_state(queue, None))
+            count = declared.ready_count + declared.unacked_count
+            browsed = await browse(self._running().broker, declared, 0, count)
+            return [Published.of(vhost, each.message) for each in browsed]
+
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(read(), self._loop).result(CALL_SECONDS)
 
     async def wait_depth_async(self, *arguments: Any, **named: Any) -> None:
-        """`wait_depth` for asyncio tests, whose loop goes on meanwhile."""
+        """`wait_depth` for asyncio tests; their loop keeps running."""
         await asyncio.to_thread(self.wait_depth, *arguments, **named)
 
     async def wait_acked_async(self, *arguments: Any, **named: Any) -> None:
-        """`wait_acked` for asyncio tests, whose loop goes on meanwhile."""
+        """`wait_acked` for asyncio tests; their loop keeps running."""
         await asyncio.to_thread(self.wait_acked, *arguments, **named)
 
     async def published_async(self, *arguments: Any, **named: Any) -> list[Published]:
-        """`published` for asyncio tests, whose loop goes on meanwhile."""
+        """`published` for asyncio tests; their loop keeps running."""
         return await asyncio.to_thread(self.published, *arguments, **named)
 
     def _wait(self, missing: Callable[[], str], timeout: float) -> None:
-        """`missing` runs on the broker's thread and says what is, or nothing."""
+        """Poll `missing` on the broker's thread until it returns an empty text."""
         deadline = time.monotonic() + timeout
-        while lack := self.call(missing):
+        while problem := self.call(missing):
             if time.monotonic() > deadline:
-                raise AssertionError(f"{lack} (waited {timeout:g} s)")
-            time.sleep(LOOK_SECONDS)
+                raise AssertionError(f"{problem} (waited {timeout:g} s)")
+            time.sleep(POLL_SECONDS)
 
-    def _maybe_queue(self, name: str, vhost: str) -> HeldQueue | None:
-        known = self._running().broker.vhosts.get(vhost)
-        return known.queues.get(name) if known else None
+    def _maybe_queue(self, name: str, vhost: str) -> Queue | None:
+        virtual_host = self._running().broker.vhosts.get(vhost)
+        return virtual_host.queues.get(name) if virtual_host else None
 
     def _running(self) -> RunningBroker:
         if self.running is None:
-            raise RuntimeError("the broker has not been started: `with LeveretBroker() as ...`")
+            raise RuntimeError("the broker is not running; use `with LeveretBroker() as broker:`")
         return self.running
 
     # Faults ------------------------------------------------------------------------------------
 
     def drop_connections(self, name: str | None = None) -> int:
-        """Cut clients off without a word, as a broken network does; how many there were.
+        """Drop connections without a close, as a broken network does; return their number.
 
-        `name` chooses those that gave themselves this `connection_name`.
+        `name` selects the connections with this `connection_name`.
         """
 
         def drop() -> int:
-            chosen = [
-                session
-                for session in self._running().amqp.sessions
-                if name in (None, session.client_properties.get("connection_name"))
+            connections = [
+                connection
+                for connection in self._running().amqp.connections
+                if name in (None, connection.client_properties.get("connection_name"))
             ]
-            for session in chosen:
-                session.line.end_in(0)
-            return len(chosen)
+            for connection in connections:
+                connection.transport.close_in(0)
+            return len(connections)
 
         return self.call(drop)
 
+    def kill(self) -> None:
+        """End the broker as `kill -9` ends a process: what is not committed is lost.
+
+        Clients lose their connections without a close. `restart` starts it again.
+        """
+        self.clock.jump = None
+        self._is_killed = True
+        self._end()
+
+    def restart(self) -> None:
+        """Stop the broker cleanly unless it was killed, and start it again on the same ports."""
+        if self._settings.memory:
+            raise RuntimeError(
+                "this broker keeps its data in memory, and a restart would lose it: use "
+                "@pytest.mark.leveret(on_disk=True) or give LeveretBroker a data_dir"
+            )
+        if self.running is not None:
+            self.clock.jump = None
+            self.drop_connections()
+            self._end()
+        self.__enter__()
+
     def nack_next(self, count: int = 1) -> None:
-        """The next publishes that ask for a confirm are refused: `basic.nack`, and not stored."""
+        """Refuse the next publishes in confirm mode: `basic.nack`, and they are not stored."""
 
         def add() -> None:
             self._nacks_due += count
@@ -185,8 +267,8 @@ class LeveretBroker(ThreadedBroker):
         self.call(add)
 
     @contextmanager
-    def block_publishers(self, reason: str = "a test says so") -> Iterator[None]:
-        """Inside, as in a memory alarm: `connection.blocked`, and publishers are not read."""
+    def block_publishers(self, reason: str = "blocked by a test") -> Iterator[None]:
+        """Block publishers as a memory alarm does: `connection.blocked`, and they are paused."""
         alarms = self._running().broker.alarms
         self.call(lambda: alarms.set(ALARM, reason))
         try:
@@ -196,35 +278,66 @@ class LeveretBroker(ThreadedBroker):
 
     # On the broker's thread --------------------------------------------------------------------
 
-    def _admits(self, channel: Channel, message: Message) -> bool:
-        """Note what a client published, unless it is to be refused."""
+    def _accept(self, channel: Channel, message: Message) -> bool:
+        """Record a published message, or return False if it is to be refused."""
         if channel.confirms is not None and self._nacks_due:
             self._nacks_due -= 1
             return False
-        self._seen.append(Published.of(channel.vhost.name, message))
+        self._published.append(Published.of(channel.vhost.name, message))
         return True
 
 
-def _watched_by(broker: LeveretBroker) -> type[Session]:
-    class WatchedChannel(Channel):
+def _recording_connection(broker: LeveretBroker) -> type[AmqpConnection]:
+    class RecordingChannel(Channel):
         def on_publish(self, publish: Publish, messages: list[Message]) -> None:
-            for message in messages:  # runs would go past `route`
-                self._publish_one(publish, message)
+            for message in messages:  # several at once would bypass `enqueue`
+                super().on_publish(publish, [message])
 
-        def route(self, mandatory: bool, plan: Plan, message: Message) -> None:
-            if broker._admits(self, message):
-                super().route(mandatory, plan, message)
-            elif self.confirms is not None and self.confirms.refused():
-                self.session.confirm(self)
+        def enqueue(self, mandatory: bool, plan: Plan, message: Message) -> None:
+            if broker._accept(self, message):
+                super().enqueue(mandatory, plan, message)
+            elif self.confirms is not None:
+                self.confirms.rejected()
 
-    class WatchedSession(Session):
-        channel_type = WatchedChannel
+    class RecordingConnection(AmqpConnection):
+        channel_type = RecordingChannel
 
-    return WatchedSession
+    return RecordingConnection
 
 
-def _state(name: str, queue: HeldQueue | None) -> str:
+def _state(name: str, queue: Queue | None) -> str:
     if queue is None:
         return f"queue {name!r} is not declared"
     counts = f"{queue.ready_count} ready, {queue.unacked_count} unacked"
     return f"queue {name!r}: {counts}, {len(queue.consumers)} consumers"
+
+
+async def _jump(running: RunningBroker, clock: LeveretClock, ms: int, heartbeats: bool) -> None:
+    """Advance the clock from one deadline to the next, in order. Runs on the broker's thread.
+
+    A message that expires into a delayed exchange, and from there into a queue with a TTL, meets
+    each deadline at its own time, as if the test had slept. A broker in memory completes the work
+    of one deadline before the next; work that needs the disk may finish a moment later.
+    """
+    running.amqp.check_ack_timeouts()  # start the timeout of deliveries that are unacked now
+    remaining, shortest = ms, max(ms // MAX_STEPS, 1)
+    while remaining > 0:
+        next_ms = running.broker.timers.next_ms
+        to_next = remaining if next_ms is None else next_ms - clock.wall_ms()
+        step = min(remaining, max(to_next, shortest))
+        clock.move(step)
+        _run_timers(running, step / 1000, heartbeats)
+        for _ in range(TICKS_PER_STEP):
+            running.broker.scheduler.run_tick()
+            await asyncio.sleep(0)
+        remaining -= step
+
+
+def _run_timers(running: RunningBroker, seconds: float, heartbeats: bool) -> None:
+    broker, amqp = running.broker, running.amqp
+    for connection in list(amqp.connections):
+        connection.shift_timeouts(seconds, heartbeats)
+        connection.check_heartbeat(broker.clock.monotonic())
+    broker.timers.run()
+    amqp.check_ack_timeouts()
+    broker.log_manager.clean_if_due()

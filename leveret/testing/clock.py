@@ -1,7 +1,7 @@
-"""The broker's time in tests: runs as time does, until a test moves it or makes it stand still.
+"""The broker's clock in tests: real time, until a test advances or freezes it.
 
-Read on the broker's thread, moved from any other: a broker that uses it registers how to jump, and
-jumps on its own thread, so that nobody sees a time between two states.
+It is read on the broker's thread and moved from other threads: the broker registers a function that
+jumps on its own thread, so the time never changes while the broker runs a step.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from leveret.model.clock import Anchor, SystemClock
 
 Jump = Callable[[int, bool], None]
-"""By so many milliseconds, with heartbeats or without."""
+"""Called with milliseconds, and whether clients count as having sent heartbeats."""
 ROUND_MS = 1_000
-"""A clock stands at a whole second: what is timed more coarsely than that is due exactly, too."""
+"""A frozen clock stands at a whole second, so that coarser deadlines are exact as well."""
 
 
 class LeveretClock:
@@ -24,7 +24,7 @@ class LeveretClock:
         self._ahead_ms = 0
         self._stopped: tuple[int, float] | None = None
         self.jump: Jump | None = None
-        """How the broker that uses this clock jumps; without one only the time changes."""
+        """Set by the broker that uses this clock; without it, only the time changes."""
 
     def wall_ms(self) -> int:
         return self._now()[0] + self._ahead_ms
@@ -36,36 +36,36 @@ class LeveretClock:
         self._ahead_ms += max(0, time_ms - self.wall_ms())
 
     def anchor(self) -> Anchor:
-        """None that would last: a test's jumps are meant to be believed."""
+        """Return no usable anchor: a test's jumps must not be taken for clock drift."""
         return Anchor("", 0)
 
     def _now(self) -> tuple[int, float]:
         return self._stopped or (self._real.wall_ms(), self._real.monotonic())
 
     def freeze(self) -> None:
-        """From now on time passes by `advance` alone: nothing expires on a slow machine."""
+        """Stop the clock; only `advance` moves it, so nothing expires on a slow machine."""
         self._stopped = self._now()
         self._ahead_ms += -self.wall_ms() % ROUND_MS
 
     def unfreeze(self) -> None:
-        """Time runs again, on from where it stood."""
+        """Let the clock run again from where it stopped."""
         if self._stopped is not None:
-            stood = self._stopped[1]
+            stopped_at = self._stopped[1]
             self._stopped = None
-            self._ahead_ms -= int((self._real.monotonic() - stood) * 1000)
+            self._ahead_ms -= int((self._real.monotonic() - stopped_at) * 1000)
 
     def move(self, milliseconds: int) -> None:
-        """Only the time changes; nobody looks at what falls due."""
+        """Change only the time, without running timers."""
         self._ahead_ms += milliseconds
 
     def advance(self, seconds: float, *, heartbeats: bool = True) -> None:
-        """Jump ahead; when it returns, whatever falls due in between has happened, in its order.
+        """Jump ahead; everything that falls due in between has happened when this returns.
 
-        Clients count as having sent their heartbeats meanwhile. With `heartbeats=False` they
-        have been silent: those that agreed on heartbeats are cut off if it was too long.
+        Clients count as having sent their heartbeats. With `heartbeats=False` they count as
+        silent: connections that negotiated heartbeats are closed if the jump is too long.
         """
         if seconds < 0:
-            raise ValueError(f"time does not go back: advance({seconds})")
+            raise ValueError(f"cannot move the clock back: advance({seconds})")
         milliseconds = round(seconds * 1000)
         if self.jump is None:
             self.move(milliseconds)

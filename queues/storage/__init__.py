@@ -1,1 +1,1 @@
-"""The only room that waits for disk: schema, writer thread, SQL store, memory store."""
+"""The only package that waits for the disk: schema, writer thread, SQL store, memory store."""

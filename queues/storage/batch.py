@@ -8,22 +8,24 @@ from bisect import bisect_right
 from collections.abc import MutableSequence
 from typing import TypeAlias
 
+from leveret.model.definitions import Definition, LogEnd
 from leveret.model.history import REPEATABLE_KINDS, EventKind
+from leveret.model.message import LargeBody
 from leveret.model.store import (
-    Definition,
-    Lease,
-    Live,
+    LiveMessages,
+    LoggedMessage,
     LogSink,
     NewMessage,
     NewMessageTuple,
     Snapshot,
+    WriterJob,
 )
 
 EventKey: TypeAlias = tuple[EventKind, int, int, str | None]
 """kind, queue id, actor, detail"""
 
-Group: TypeAlias = tuple[int, MutableSequence[int], MutableSequence[int] | None]
-"""time, message ids, sizes for the kinds that carry them"""
+EventGroup: TypeAlias = tuple[int, MutableSequence[int], MutableSequence[int] | None]
+"""time, message ids, and sizes for `SIZED_KINDS`"""
 
 DefinitionKey: TypeAlias = tuple[type, tuple[object, ...]]
 
@@ -32,28 +34,31 @@ class Batch:
     """The parts are public: the hot path of the store appends to them directly."""
 
     __slots__ = (
-        "bound", "bytes", "changes", "discards", "events", "firm", "lease", "log_bytes", "logs",
-        "mark", "rows", "snapshots", "strips", "synced",
+        "atomic", "bytes", "changes", "events", "jobs", "log_bytes", "log_ends", "logs",
+        "must_not_lose",
+        "number", "parts", "requires_sync", "rows", "snapshots",
     )  # fmt: skip
 
-    def __init__(self, mark: int) -> None:
-        self.mark = mark
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.bytes = 0
         self.log_bytes = 0
         self.rows: list[NewMessage | NewMessageTuple] = []
-        self.events: dict[EventKey, Group] = {}
+        self.parts: list[tuple[int, bytes]] = []
+        """Ids and data of parts of large bodies."""
+        self.events: dict[EventKey, EventGroup] = {}
         self.changes: dict[DefinitionKey, tuple[Definition, bool]] = {}
-        """The last change per key wins; True saves, False deletes."""
+        """The last change per key; True saves, False deletes."""
         self.snapshots: dict[int, Snapshot] = {}
-        self.discards: list[int] = []
-        self.strips: list[int] = []
-        self.logs: dict[LogSink, list[object]] = {}
-        self.firm: set[int] = set()
+        self.logs: dict[LogSink, list[LoggedMessage]] = {}
+        self.log_ends: list[LogEnd] = []
+        """Set by the writer when it has written the logs."""
+        self.jobs: list[WriterJob] = []
+        self.must_not_lose: set[int] = set()
         """Messages that a full disk must not lose."""
-        self.bound: set[int] = set()
-        """Those of them that a crash must leave with the rest of the batch or not at all."""
-        self.lease: Lease | None = None
-        self.synced = False
+        self.atomic: set[int] = set()
+        """Those that, after a crash, must be on disk with the rest of the batch or not at all."""
+        self.requires_sync = False
 
     @property
     def size(self) -> int:
@@ -61,73 +66,93 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.rows or self.events or self.logs or self.has_small_parts or self.synced)
+        return not (
+            self.rows
+            or self.parts
+            or self.events
+            or self.logs
+            or self.jobs
+            or self.changes
+            or self.snapshots
+            or self.requires_sync
+        )
 
     @property
     def may_sync_later(self) -> bool:
-        """Nobody waits for it, and a power failure would only bring back what was handed out."""
+        """No client waits for it, and losing it in a power failure only causes redeliveries."""
         return not (
-            self.rows or self.logs or self.changes or self.snapshots or self.lease or self.synced
+            self.rows
+            or self.parts
+            or self.logs
+            or self.jobs
+            or self.changes
+            or self.snapshots
+            or self.requires_sync
         ) and all(key[0] in REPEATABLE_KINDS for key in self.events)
 
     @property
-    def has_small_parts(self) -> bool:
-        return bool(self.changes or self.snapshots or self.discards or self.strips or self.lease)
-
-    @property
     def has_sql(self) -> bool:
-        return bool(self.rows or self.events or self.has_small_parts)
+        return bool(
+            self.rows
+            or self.parts
+            or self.events
+            or self.changes
+            or self.snapshots
+            or self.log_ends
+        )
 
-    def forget_promises(self) -> None:
-        """What was said of messages that are in memory only."""
-        self.firm.clear()
-        self.bound.clear()
+    def forget_guarantees(self) -> None:
+        """Forget what `MustNotLose` said: those messages are in memory only."""
+        self.must_not_lose.clear()
+        self.atomic.clear()
 
     def carry(self, failed: "Batch", lost: "IdRanges") -> None:
-        """Take over what a failed batch held, except new messages that are not indispensable.
+        """Take over the content of a failed batch, except new messages that may be lost.
 
-        While the process runs nothing that was settled or defined is forgotten. What is newer
-        here wins; events are a set, so their order does not matter.
+        While the process runs, nothing that was settled or defined is forgotten. The newer change
+        of a key wins; events are a set, so their order does not matter.
         """
-        if failed.firm:
+        if failed.must_not_lose:
             self._carry_content(failed)
         for key, (time_ms, ids, sizes) in failed.events.items():
-            mine = self.events.get(key)
-            if mine is not None:
-                ids.extend(mine[1])
-                if sizes is not None and mine[2] is not None:
-                    sizes.extend(mine[2])
+            newer = self.events.get(key)
+            if newer is not None:
+                ids.extend(newer[1])
+                if sizes is not None and newer[2] is not None:
+                    sizes.extend(newer[2])
             self.events[key] = (time_ms, ids, sizes)
         self.changes = {**failed.changes, **self.changes}
         self.snapshots = {**failed.snapshots, **self.snapshots}
-        self.discards += failed.discards
-        self.strips += failed.strips
-        self.lease = self.lease or failed.lease
-        self.synced = self.synced or failed.synced
+        self.requires_sync = self.requires_sync or failed.requires_sync
         self.drop(lost)
 
     def _carry_content(self, failed: "Batch") -> None:
-        rows = [row for row in failed.rows if row[0] in failed.firm]
+        rows = [row for row in failed.rows if row[0] in failed.must_not_lose]
         self.rows[:0] = rows
         self.bytes += sum(len(row[5]) + len(row[6]) for row in rows)
-        for sink, records in failed.logs_with(failed.firm).items():
+        bodies = [row[6] for row in rows if isinstance(row[6], LargeBody)]
+        needed = {i for body in bodies for i in range(body.first_part, body.end_part)}
+        parts = [part for part in failed.parts if part[0] in needed]
+        self.parts[:0] = parts
+        self.bytes += sum(len(data) for _, data in parts)
+        for sink, records in failed.logs_with(failed.must_not_lose).items():
             self.logs[sink] = [*records, *self.logs.get(sink, ())]
-            self.log_bytes += sum(getattr(record, "body_size", 0) for record in records)
-        self.firm |= failed.firm
-        self.bound |= failed.bound
+            self.log_bytes += sum(record.body_size for record in records)
+        self.must_not_lose |= failed.must_not_lose
+        self.atomic |= failed.atomic
 
-    def logs_with(self, message_ids: set[int]) -> dict[LogSink, list[object]]:
+    def logs_with(self, message_ids: set[int]) -> dict[LogSink, list[LoggedMessage]]:
         """The log records of these messages."""
-        found = {
-            sink: [record for record in records if getattr(record, "id", 0) in message_ids]
+        chosen = {
+            sink: [record for record in records if record.id in message_ids]
             for sink, records in self.logs.items()
         }
-        return {sink: records for sink, records in found.items() if records}
+        return {sink: records for sink, records in chosen.items() if records}
 
     def drop(self, lost: "IdRanges") -> None:
-        """Forget everything said about messages whose content could not be stored.
+        """Remove every event of messages whose content could not be stored.
 
-        Asked of every batch from then on, so what is newer than all of them costs nothing.
+        Called for every later batch, so ids above the newest lost one must cost nothing.
         """
         for key, (time_ms, ids, sizes) in list(self.events.items()):
             if min(ids, default=0) > lost.newest:
@@ -135,20 +160,18 @@ class Batch:
             stays = [message_id not in lost for message_id in ids]
             if all(stays):
                 continue
-            kept = [i for i, stay in zip(ids, stays, strict=True) if stay]
-            if not kept:
+            kept_ids = [i for i, stay in zip(ids, stays, strict=True) if stay]
+            if not kept_ids:
                 del self.events[key]
                 continue
             kept_sizes = sizes and [s for s, stay in zip(sizes, stays, strict=True) if stay]
-            self.events[key] = (time_ms, kept, kept_sizes)
+            self.events[key] = (time_ms, kept_ids, kept_sizes)
         for queue_id, snapshot in self.snapshots.items():
-            parts = tuple(_live_without(part, lost) for part in snapshot.parts)
+            parts = tuple(_without(part, lost) for part in snapshot.parts)
             self.snapshots[queue_id] = Snapshot(queue_id, parts, snapshot.trim)
-        self.discards = [i for i in self.discards if i not in lost]
-        self.strips = [i for i in self.strips if i not in lost]
 
 
-def _live_without(part: Live, lost: "IdRanges") -> Live:
+def _without(part: LiveMessages, lost: "IdRanges") -> LiveMessages:
     if part.ids and min(part.ids) > lost.newest:
         return part
     ids, sizes = part.ids[:0], part.sizes[:0]
@@ -156,11 +179,11 @@ def _live_without(part: Live, lost: "IdRanges") -> Live:
         if message_id not in lost:
             ids.append(message_id)
             sizes.append(size)
-    return Live(ids, sizes, part.detail)
+    return LiveMessages(ids, sizes, part.detail)
 
 
 class IdRanges:
-    """A growing set of ids, kept as ascending ranges: adjacent batches cost nothing."""
+    """A growing set of ids, stored as ascending ranges: adjacent batches take no extra space."""
 
     __slots__ = ("_first", "_last")
 
@@ -176,21 +199,21 @@ class IdRanges:
         return self._last[-1] if self._last else 0
 
     def __contains__(self, message_id: int) -> bool:
-        place = bisect_right(self._first, message_id) - 1
-        return place >= 0 and message_id <= self._last[place]
+        position = bisect_right(self._first, message_id) - 1
+        return position >= 0 and message_id <= self._last[position]
 
     def add_batch(self, batch: Batch) -> None:
-        """What a failed batch has lost. Ids between two of these are in no other batch."""
-        goes_on = False
+        """Add the messages a failed batch has lost. No other batch has ids between two of these."""
+        continues = False
         for message_id in sorted(row[0] for row in batch.rows):
-            if message_id in batch.firm:
-                goes_on = False
+            if message_id in batch.must_not_lose:
+                continues = False
             else:
-                self._add(message_id, goes_on)
-                goes_on = True
+                self._add(message_id, continues)
+                continues = True
 
-    def _add(self, message_id: int, goes_on: bool) -> None:
-        if goes_on or (self._last and message_id == self._last[-1] + 1):
+    def _add(self, message_id: int, continues: bool) -> None:
+        if continues or (self._last and message_id == self._last[-1] + 1):
             self._last[-1] = message_id
         else:
             self._first.append(message_id)

@@ -1,31 +1,37 @@
-"""One message's life, read from the stored history.
+"""Reads the stored history: the events of one message, and how much history there is.
 
-Own read-only connection on a borrowed thread, so it works on a data directory beside the process
-that writes it. Slow compared with the rest of this room: events are packed by commit, and finding
-one message means looking through the id ranges of all of them. Meant for a person who asks, not
-for a program.
+Uses its own read-only connection on a worker thread, so it works beside the process that writes.
+It is slow compared with the rest of the store: events are packed by commit, so finding one message
+means scanning the id ranges of all events, and counting scans whole tables (not their content).
+Meant for a person who asks, not for a program; totals are cached.
 """
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Final
 
-from leveret.model.history import EventKind, Keep, OriginKind
-from leveret.model.store import Origin, StoreError
-from queues.storage import statements
-from queues.storage.packing import pack_ids, unpack_ids, unpack_sizes
+from leveret.model.definitions import Origin
+from leveret.model.history import INTERNAL_KINDS, EventKind, Keep, OriginKind
+from leveret.model.store import StoreError
+from leveret.queues.storage import compiled_statements as compiled
+from leveret.queues.storage.directory import DATABASE_NAME
+from leveret.queues.storage.packing import pack_ids, unpack_ids, unpack_sizes
+from leveret.queues.storage.read_only import open_read_only
 
-FIND_LIMIT = 100
+FIND_LIMIT: Final = 100
+CACHE_MIN_SECONDS: Final = 1.0
+CACHE_FACTOR: Final = 20
+"""Totals are cached for this many times as long as it took to count them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """Something that happened to the message. `actor` None: the broker itself."""
+class MessageEvent:
+    """An event of the message. `actor` None: the broker itself."""
 
     time_ms: int
     kind: EventKind
@@ -39,8 +45,8 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """`body` is None when history has not kept it."""
+class MessageHistory:
+    """A stored message and its events, oldest first. `body` is None if history did not keep it."""
 
     id: int
     time_ms: int
@@ -51,59 +57,81 @@ class Life:
     body: bytes | None
     size: int
     keep: Keep
-    happenings: tuple[Happening, ...]
+    events: tuple[MessageEvent, ...]
+    parent: int | None = None
+    """The message that this one is a copy of."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryTotals:
+    """What is stored now; times are None while there are no events."""
+
+    bytes: int = 0
+    messages: int = 0
+    events: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
 
 
 class HistoryReader:
-    """Opened for each question; questions are rare."""
+    """Opens a connection for each query; queries are rare."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
 
-    async def life(self, message_id: int) -> Life | None:
-        """Everything stored about a message, oldest first; None if nothing is."""
-        return await asyncio.to_thread(self._life, message_id)
+    async def message(self, message_id: int) -> MessageHistory | None:
+        """Everything stored about a message, or None."""
+        return await asyncio.to_thread(self._message, message_id)
 
     async def find(self, piece: bytes, limit: int = FIND_LIMIT) -> list[tuple[int, bytes]]:
-        """Messages whose stored properties contain these bytes, newest first, and the properties.
+        """Ids and properties of the messages whose stored properties contain these bytes.
 
-        For a message id given by the publisher: look for its bytes, then check the property.
+        Newest first. For a message id set by the publisher: search for its bytes, then compare the
+        property.
         """
         return await asyncio.to_thread(self._find, piece, limit)
 
-    async def gone_queues(self) -> list[tuple[str, str]]:
-        """Vhosts and names of queues that were deleted, as long as their history is kept."""
-        return await asyncio.to_thread(self._gone_queues)
+    async def deleted_queues(self) -> list[tuple[str, str]]:
+        """Vhosts and names of deleted queues that history still has events of."""
+        return await asyncio.to_thread(self._deleted_queues)
 
-    def _gone_queues(self) -> list[tuple[str, str]]:
-        with self._open() as connection:
-            return [(vhost, name) for vhost, name in connection.execute(statements.GONE_QUEUES)]
+    async def vhosts_existing_before(self, created_ms: Mapping[str, int]) -> set[str]:
+        """The vhosts, given with their creation times, whose names were used before by others.
 
-    async def had_before(self, births: Mapping[str, int]) -> set[str]:
-        """Of vhosts and the times they were made, those whose names others had before them, as
-        long as history of then is kept."""
-        return await asyncio.to_thread(self._had_before, births)
+        Known only as far back as history is kept.
+        """
+        return await asyncio.to_thread(self._vhosts_existing_before, created_ms)
 
-    def _had_before(self, births: Mapping[str, int]) -> set[str]:
-        with self._open() as connection:
-            (oldest,) = connection.execute(statements.OLDEST_HISTORY).fetchone()
-            candidates = [one for one in births.items() if oldest is not None and oldest < one[1]]
-            before = statements.WAS_THERE_BEFORE
+    def _deleted_queues(self) -> list[tuple[str, str]]:
+        with _opened(self._database) as connection:
+            rows = connection.execute(compiled.DELETED_QUEUES)
+            return [(vhost, name) for vhost, name in rows]
+
+    def _vhosts_existing_before(self, created_ms: Mapping[str, int]) -> set[str]:
+        with _opened(self._database) as connection:
+            (oldest,) = connection.execute(compiled.OLDEST_HISTORY).fetchone()
+            sql = compiled.VHOST_EXISTED_BEFORE
             return {
-                one[0] for one in candidates if connection.execute(before, one * 2).fetchone()[0]
+                vhost
+                for vhost, ms in created_ms.items()
+                if oldest is not None
+                and oldest < ms
+                and connection.execute(sql, (vhost, ms, vhost, ms)).fetchone()[0]
             }
 
-    def _life(self, message_id: int) -> Life | None:
-        with self._open() as connection:
-            row = connection.execute(statements.ONE_MESSAGE, (message_id,)).fetchone()
+    def _message(self, message_id: int) -> MessageHistory | None:
+        with _opened(self._database) as connection:
+            row = connection.execute(compiled.ONE_MESSAGE, (message_id,)).fetchone()
             if row is None:
                 return None
-            events = connection.execute(
-                statements.EVENTS_OF_MESSAGE, (message_id, message_id, pack_ids([message_id]))
+            event_rows = connection.execute(
+                compiled.EVENTS_OF_MESSAGE, (message_id, message_id, pack_ids([message_id]))
             ).fetchall()
         id_, time_ms, exchange, key, properties, body, size, keep, *origin = row
-        happenings = [_happening(event, message_id) for event in events]
-        return Life(
+        found = [_event(event_row, message_id) for event_row in event_rows]
+        events = [event for event in found if event is not None]
+        distances = [event.size for event in events if event.kind is EventKind.COPIED]
+        return MessageHistory(
             id=id_,
             time_ms=time_ms,
             publisher=_origin(origin),
@@ -113,32 +141,64 @@ class HistoryReader:
             body=body,
             size=size,
             keep=Keep(keep),
-            happenings=tuple(found for found in happenings if found is not None),
+            events=tuple(event for event in events if event.kind not in INTERNAL_KINDS),
+            parent=id_ - (distances[0] or 0) if distances else None,
         )
 
     def _find(self, piece: bytes, limit: int) -> list[tuple[int, bytes]]:
-        with self._open() as connection:
-            return connection.execute(statements.FIND_PROPERTIES, (piece, limit)).fetchall()
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        address = f"file:{quote(str(self._database))}?mode=ro"
-        try:
-            with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
-                for statement in statements.AT_READER_START:
-                    connection.execute(statement).fetchall()
-                yield connection
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot read the history in {self._database}: {error}") from error
+        with _opened(self._database) as connection:
+            return connection.execute(compiled.FIND_PROPERTIES, (piece, limit)).fetchall()
 
 
-def _happening(row: Sequence[Any], message_id: int) -> Happening | None:
-    time_ms, kind, queue_id, vhost, queue, queue_kind, detail, ids, sizes, *origin = row
-    found = unpack_ids(ids)
-    if message_id not in found:
-        return None  # the bytes matched across two neighbours
-    size = None if sizes is None else unpack_sizes(sizes)[found.index(message_id)]
-    return Happening(
+class HistoryTotalsReader:
+    """Counts what is stored, and caches the result for at least a second."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._database = data_dir / DATABASE_NAME
+        self._totals = HistoryTotals()
+        self._valid_until = 0.0
+        self._lock = asyncio.Lock()
+
+    async def read(self) -> HistoryTotals:
+        async with self._lock:
+            if time.monotonic() >= self._valid_until:
+                started = time.monotonic()
+                self._totals = await asyncio.to_thread(_totals, self._database)
+                took = time.monotonic() - started
+                lifetime = max(CACHE_MIN_SECONDS, took * CACHE_FACTOR)
+                self._valid_until = time.monotonic() + lifetime
+            return self._totals
+
+
+def _totals(database: Path) -> HistoryTotals:
+    with _opened(database) as connection:
+        pages, free, size = connection.execute(compiled.PAGE_COUNTS).fetchone()
+        first, last = connection.execute(compiled.EVENT_TIMES).fetchone()
+        return HistoryTotals(
+            bytes=(pages - free) * size,
+            messages=connection.execute(compiled.COUNT_MESSAGES).fetchone()[0],
+            events=connection.execute(compiled.COUNT_EVENTS).fetchone()[0],
+            first_ms=first,
+            last_ms=last,
+        )
+
+
+@contextmanager
+def _opened(database: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(open_read_only(database)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot read the history in {database}: {error}") from error
+
+
+def _event(row: Sequence[Any], message_id: int) -> MessageEvent | None:
+    time_ms, kind, queue_id, vhost, queue, queue_kind, detail, packed_ids, sizes, *origin = row
+    ids = unpack_ids(packed_ids)
+    if message_id not in ids:
+        return None  # the searched bytes span two adjacent ids
+    size = None if sizes is None else unpack_sizes(sizes)[ids.index(message_id)]
+    return MessageEvent(
         time_ms=time_ms,
         kind=EventKind(kind),
         queue_id=queue_id,

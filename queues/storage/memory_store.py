@@ -1,35 +1,37 @@
-"""The store that forgets: for `--memory`, and for tests.
+"""The store without a disk: for `--memory`, and for tests.
 
-Everything runs on the event-loop thread; a batch is committed the moment it is flushed. Content is
-held while a queue holds the message, so that paging works as it does on disk; history and
-definitions are not kept, since nothing can come back after the process ends.
+Everything runs on the event-loop thread; a batch is committed as soon as it is flushed. Content is
+kept while a queue holds the message, so that paging works as it does with a disk; history and
+definitions are not kept, because nothing survives the process.
 """
 
 from collections.abc import Callable, Sequence
 
 from leveret.model.history import FIRST_SETTLING, LAST_SETTLING, EventKind
 from leveret.model.store import (
-    Committed,
+    BatchCommitted,
+    LoadResult,
     LogSink,
     NewMessage,
     NewMessageTuple,
     OnCommitted,
     OnFailed,
-    Recovered,
-    Retention,
-    Rotten,
+    RecoveredState,
+    RetentionRequest,
+    Spill,
     StoredMessage,
     StoreError,
     StoreState,
+    UnreadableMessage,
     Usage,
 )
-from queues.storage.batch import Batch
-from queues.storage.filling import FillingStore, wall_clock_ms
+from leveret.queues.storage.batch import Batch
+from leveret.queues.storage.batch_builder import BatchBuilder, wall_clock_ms
 
-_ENTERS = frozenset({EventKind.ENQUEUED, EventKind.ENQUEUED_TRANSIENT})
+_ENQUEUED_KINDS = frozenset({EventKind.ENQUEUED, EventKind.ENQUEUED_TRANSIENT})
 
 
-class MemoryStore(FillingStore):
+class MemoryStore(BatchBuilder):
     """Implements `leveret.model.store.Store` without a disk."""
 
     def __init__(
@@ -41,22 +43,23 @@ class MemoryStore(FillingStore):
     ) -> None:
         super().__init__(on_committed=on_committed, on_failed=on_failed, now_ms=now_ms)
         self._content: dict[int, NewMessage | NewMessageTuple] = {}
-        self._holders: dict[int, int] = {}
+        self._queue_counts: dict[int, int] = {}
+        """How many queues hold each message."""
         self._bytes = 0
         self._flushing = False
 
     @property
-    def in_memory(self) -> int:
+    def memory_bytes(self) -> int:
         return self._bytes + self.backlog
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveredState:
         if self.state is not StoreState.OPENING:
             raise StoreError("the store is already open")
         self.state = StoreState.RUNNING
-        return Recovered()
+        return RecoveredState()
 
     def flush(self) -> None:
-        """Work done by a listener is flushed too, after the listener has returned."""
+        """Work added by a listener is flushed, too, after the listener has returned."""
         if self._flushing:
             return
         self._flushing = True
@@ -64,9 +67,11 @@ class MemoryStore(FillingStore):
             while not self._batch.is_empty:
                 batch = self._take_batch()
                 self._apply(batch)
-                self.committed = batch.mark
-                self._on_committed(Committed(batch.mark, _write_logs(batch)))
-            self._batch.forget_promises()
+                self.committed = batch.number
+                self._on_committed(
+                    BatchCommitted(batch.number, _write_logs(batch), jobs=batch.jobs)
+                )
+            self._batch.forget_guarantees()
         finally:
             self._flushing = False
 
@@ -74,38 +79,49 @@ class MemoryStore(FillingStore):
         for row in batch.rows:
             self._content[row[0]] = row
             self._bytes += len(row[5]) + len(row[6])
-        holders = self._holders
+        queue_counts = self._queue_counts
         settled: list[int] = []
         for (kind, _, _, _), (_, ids, _) in batch.events.items():
-            if kind in _ENTERS:
+            if kind in _ENQUEUED_KINDS:
                 for message_id in ids:
-                    holders[message_id] = holders.get(message_id, 0) + 1
+                    queue_counts[message_id] = queue_counts.get(message_id, 0) + 1
             elif FIRST_SETTLING <= kind <= LAST_SETTLING:
                 settled.extend(ids)
         for message_id in settled:
-            holders[message_id] = holders.get(message_id, 0) - 1
-        for message_id in {*settled, *batch.discards, *(row[0] for row in batch.rows)}:
-            if holders.get(message_id, 0) <= 0:
+            queue_counts[message_id] = queue_counts.get(message_id, 0) - 1
+        for message_id in {*settled, *(row[0] for row in batch.rows)}:
+            if queue_counts.get(message_id, 0) <= 0:
                 self._forget(message_id)
 
     def _forget(self, message_id: int) -> None:
-        self._holders.pop(message_id, None)
+        self._queue_counts.pop(message_id, None)
         row = self._content.pop(message_id, None)
         if row is not None:
             self._bytes -= len(row[5]) + len(row[6])
 
-    async def load(self, message_ids: Sequence[int]) -> list[StoredMessage | Rotten]:
-        found: list[StoredMessage | Rotten] = []
+    @property
+    def spilled_bytes(self) -> int:
+        return 0
+
+    @property
+    def can_spill(self) -> bool:
+        return False
+
+    def open_spill(self) -> Spill:
+        raise StoreError("there is no disk to spill to")
+
+    async def load(self, message_ids: Sequence[int]) -> list[LoadResult]:
+        results: list[LoadResult] = []
         for message_id in message_ids:
             row = self._content.get(message_id)
             if row is None:
-                found.append(Rotten(message_id, "no such message"))
+                results.append(UnreadableMessage(message_id, "no such message"))
             else:
-                found.append(StoredMessage(*row[:7]))
-        return found
+                results.append(StoredMessage(*row[:7]))
+        return results
 
-    async def sweep(self, retention: Retention) -> Usage:
-        """Nothing to trim: only what queues hold is here."""
+    async def apply_retention(self, request: RetentionRequest) -> Usage:
+        """There is nothing to trim: only messages that queues hold are here."""
         first = min(self._content, default=0)
         last = max(self._content, default=0)
         self.usage = Usage(self._bytes, first, last, *map(self._time_of, (first, last)))
@@ -120,9 +136,16 @@ class MemoryStore(FillingStore):
             self.flush()
         self.state = StoreState.CLOSED
 
+    async def kill(self) -> None:
+        self.state = StoreState.CLOSED
 
-def _write_logs(batch: Batch) -> dict[LogSink, object]:
-    answers = {sink: sink.write(records) for sink, records in batch.logs.items()}
+
+def _write_logs(batch: Batch) -> dict[LogSink, int]:
+    for job in batch.jobs:
+        job.prepare()
+    next_offsets = {sink: sink.write(records) for sink, records in batch.logs.items()}
     for sink in batch.logs:
         sink.sync()
-    return answers
+    for job in batch.jobs:
+        job.finish()
+    return next_offsets

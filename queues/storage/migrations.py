@@ -1,70 +1,72 @@
-"""From nothing, or from any older schema, to the current one.
+"""Creates the schema in an empty database, or upgrades an older schema to the current one.
 
-A new database gets the compiled schema in one transaction. Older data goes one numbered step at a
-time, each in its own transaction together with its version stamp, so a crash between steps leaves
-a whole older version that the next start continues from. A newer version than ours is refused: we
-do not know what its rows mean.
+An empty database gets `schema.sql` in one transaction. Older data is upgraded one version at a
+time, each step in its own transaction together with its version number, so a crash between steps
+leaves a complete older version from which the next start continues. A version newer than ours is
+refused: we do not know what its rows mean.
+
+Runs on the starting thread before the store is open. SQLAlchemy is imported only when there is
+something to upgrade.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from leveret.model.store import SchemaTooNew, StoreError
-from queues.storage import statements
+from leveret.queues.storage import compiled_statements as compiled
+from leveret.queues.storage import statements
+from leveret.queues.storage.directory import SCHEMA_FILE
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from leveret.queues.storage.migration_steps import Migration
 
-SCHEMA_FILE: Final = Path(__file__).with_name("schema.sql")
-
-Migration: TypeAlias = "Callable[[Connection], None]"
-
-MIGRATIONS: Final[Mapping[int, Migration]] = {}
-"""The version each step leads to, from 2 on. A released step is never edited."""
+VERSION_KEY: Final = "schema_version"
 
 
 def migrate(
     connection: sqlite3.Connection,
-    steps: Mapping[int, Migration] = MIGRATIONS,
+    steps: Mapping[int, Migration] | None = None,
     newest: int = statements.SCHEMA_VERSION,
 ) -> int:
-    """Bring the database to the newest version; returns the version it had (0: it was empty)."""
-    found = stored_version(connection)
-    if found > newest:
+    """Bring the database to the newest version; returns the version it had (0: it was empty).
+
+    `steps`: the migration to each version, `migration_steps.MIGRATIONS` unless given.
+    """
+    version = stored_version(connection)
+    if version > newest:
         raise SchemaTooNew(
-            f"the data was written by a newer version (schema {found}, this one knows {newest});"
-            " start the newer version, or use another data directory"
+            f"the data was written by a newer version (its schema is {version}, this version"
+            f" supports {newest}); start the newer version, or use another data directory"
         )
-    if not found:
+    if not version:
         _create(connection, newest)
-    elif found < newest:
-        _upgrade(connection, {version: steps[version] for version in range(found + 1, newest + 1)})
-    return found
+    elif version < newest:
+        _upgrade(connection, version, newest, steps)
+    return version
 
 
 def stored_version(connection: sqlite3.Connection) -> int:
-    names = {name for (name,) in connection.execute(statements.TABLE_NAMES)}
+    names = {name for (name,) in connection.execute(compiled.TABLE_NAMES)}
     if not names:
         return 0
     if "meta" not in names:
-        raise StoreError("leveret.db holds tables that are not ours; use another data directory")
-    row = connection.execute(statements.GET_SCHEMA_VERSION).fetchone()
+        raise StoreError("leveret.db holds tables of another program; use another data directory")
+    row = connection.execute(compiled.GET_SCHEMA_VERSION).fetchone()
     if row is None or not str(row[0]).isdigit():
-        raise StoreError("leveret.db carries no schema version; restore it from a backup")
+        raise StoreError("leveret.db has no schema version; restore it from a backup")
     return int(row[0])
 
 
 def check_columns(connection: sqlite3.Connection) -> None:
-    """A flipped bit in a name leaves a file that opens, and contents that nobody can read."""
-    names = connection.execute(statements.COLUMN_NAMES)
-    found = {(table.lower(), column.lower()) for table, column in names}  # SQLite ignores case
-    for table, columns in statements.columns_by_table().items():
+    """A flipped bit in a column's name leaves a file that opens but cannot be read."""
+    rows = connection.execute(compiled.COLUMN_NAMES)
+    stored = {(table.lower(), column.lower()) for table, column in rows}  # SQLite ignores case
+    for table, columns in compiled.COLUMNS.items():
         for column in columns:
-            if (table, column) not in found:
+            if (table, column) not in stored:
                 raise StoreError(
                     f"leveret.db is damaged: its table {table} has no column {column};"
                     " restore it from a backup"
@@ -75,17 +77,25 @@ def _create(connection: sqlite3.Connection, version: int) -> None:
     connection.execute(statements.BEGIN)
     for statement in SCHEMA_FILE.read_text(encoding="utf-8").split(";\n")[:-1]:
         connection.execute(statement)
-    connection.execute(statements.SET_META, ("schema_version", str(version)))
+    connection.execute(compiled.SET_META, (VERSION_KEY, str(version)))
     connection.execute(statements.COMMIT)
 
 
-def _upgrade(connection: sqlite3.Connection, steps: Mapping[int, Migration]) -> None:
-    # Only here, where seconds do not matter: see `schema`.
+def _upgrade(
+    connection: sqlite3.Connection,
+    version: int,
+    newest: int,
+    steps: Mapping[int, Migration] | None,
+) -> None:
     from sqlalchemy import StaticPool, create_engine
 
+    from leveret.queues.storage.core_statements import SET_META
+    from leveret.queues.storage.migration_steps import MIGRATIONS
+
     engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-    for version, step in steps.items():
-        with engine.begin() as core:
-            core.exec_driver_sql(statements.BEGIN)
-            step(core)
-            core.exec_driver_sql(statements.SET_META, ("schema_version", str(version)))
+    for target in range(version + 1, newest + 1):
+        with engine.begin() as transaction:
+            transaction.exec_driver_sql(statements.BEGIN)
+            (MIGRATIONS if steps is None else steps)[target](transaction)
+            stamp = {"new_key": VERSION_KEY, "new_value": str(target)}
+            transaction.execute(SET_META, stamp)

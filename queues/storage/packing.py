@@ -1,8 +1,8 @@
-"""Bytes on disk: id and size arrays, and the checksums over rows.
+"""Binary formats on disk: arrays of ids and sizes, and the checksums of rows.
 
-Pure functions. Arrays are little-endian whatever the machine. Checksums are CRC-32C. A message has
-two: one over its head (id, size, exchange, routing key, properties) and one over its body, so that
-a body can be dropped and the head stay checked. An event has one over everything it says.
+Pure functions. Arrays are little-endian on every machine. Checksums are CRC-32C. A message has
+two: one of its head (id, size, exchange, routing key, properties) and one of its body, so that the
+body can be dropped while the head stays verifiable. An event has one checksum of all its columns.
 """
 
 import struct
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from leveret.model.checksum import checksum, extend
 
+ID_SIZE = 8
 _MASK = 0xFFFFFFFF
 _EVENT_HEAD = struct.Struct("<QHQQI")
 _SWAP = sys.byteorder == "big"
@@ -49,12 +50,12 @@ def _unpack(numbers: "array[int]", data: bytes) -> "array[int]":
 
 
 def route_checksum(exchange: bytes, routing_key: bytes) -> int:
-    """The part of the head that many messages share; the length keeps the two names apart."""
+    """The part of the head that many messages share; the length separates the two names."""
     return extend(extend(len(exchange), exchange), routing_key)
 
 
 def head_checksum(route: int, message_id: int, size: int, properties: bytes) -> int:
-    """The numbers go into the seed: a change of any one of them alone changes the sum."""
+    """The numbers are part of the seed: a change of any single one changes the checksum."""
     return extend((route + message_id * 31 + size * 1021 + len(properties)) & _MASK, properties)
 
 
@@ -69,5 +70,7 @@ def event_checksum(
     sizes: bytes | None,
 ) -> int:
     crc = checksum(_EVENT_HEAD.pack(time_ms, kind, queue_id, actor, count))
-    crc = extend(extend(crc, (detail or "").encode()), ids)
+    if detail:
+        crc = extend(crc, detail.encode())
+    crc = extend(crc, ids)
     return crc if sizes is None else extend(crc, sizes)

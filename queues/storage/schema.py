@@ -1,16 +1,18 @@
-"""The tables, as SQLAlchemy Core metadata.
+"""The tables, as SQLAlchemy Core metadata: the single source of the schema.
 
-`schema.sql` is this, compiled: `python -m queues.storage.schema > queues/storage/schema.sql`. A
-start reads that file, because importing SQLAlchemy would take as long as everything else together
-and 20 MB (docs/decisions/0006); migrations of older data use the metadata.
+`schema.sql` and `compiled_statements.py` are generated from it and from `core_statements`. The
+broker uses those files, because importing SQLAlchemy would take a third of the start-up time and
+20 MB (docs/decisions/0011).
 
-`events` is the journal: a queue's content is the fold of its events from its last snapshot on
-(`queues.snapshot_event`). One row per (kind, queue, actor, detail) and commit: `ids` holds
-`count` message ids as little-endian unsigned 64-bit integers, ascending or not; `sizes`, for the
-kinds that carry them, as many little-endian unsigned 32-bit body sizes. `messages` holds content
-once per message. Checksums are CRC-32C (see `packing`).
+`events` is the journal: the content of a queue is the fold of its events from its last snapshot on
+(`queues.snapshot_event`). There is one row per (kind, queue, actor, detail) and commit: `ids` holds
+`count` message ids as little-endian unsigned 64-bit integers, in any order; `sizes`, for the kinds
+that have them, holds as many body sizes as little-endian unsigned 32-bit integers. `messages` holds
+content once per message. A large body is in consecutive rows of `body_parts`, each of
+`PART_BYTES` except the last, and belongs to one message. Checksums are CRC-32C (see
+`packing`).
 
-`queue_id` 0 means "no queue", `actor` and `origin` 0 mean "the broker itself".
+`queue_id` 0 means "no queue"; `actor` and `origin` 0 mean "the broker itself".
 Integers are 64 bits wide, times are Unix milliseconds, JSON is text, so that the same schema runs
 on PostgreSQL.
 """
@@ -64,10 +66,22 @@ messages = Table(
     _text("exchange"),
     _text("routing_key"),
     Column("properties", LargeBinary, nullable=False),
-    # NULL: the body was not kept, `size` still tells its length.
+    # NULL: history did not keep the body; `size` is still its length.
     Column("body", LargeBinary, nullable=True),
     _number("head_crc"),
     _number("body_crc"),
+    # The first row of `body_parts` with the body, if that is too large for this table.
+    Column("first_part", BigInteger, nullable=True),
+)
+_large_messages = Index(
+    "large_messages", messages.c.first_part, sqlite_where=messages.c.first_part.is_not(None)
+)
+
+body_parts = Table(
+    "body_parts",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
 )
 
 events = Table(
@@ -115,7 +129,7 @@ queues = Table(
     _text("arguments", "{}"),
     _number("created_ms"),
     _number("delivered_to"),
-    # The store's own: the first event the fold needs, and when the queue was deleted.
+    # Not in QueueDefinition: the first event the fold needs, and when the queue was deleted.
     _number("snapshot_event"),
     Column("deleted_ms", BigInteger, nullable=True),
 )
@@ -204,17 +218,21 @@ group_offsets = Table(
     _number("time_ms"),
 )
 
+log_ends = Table(
+    "log_ends",
+    metadata,
+    Column("queue_id", _Id, primary_key=True, autoincrement=False),
+    _number("next_offset"),
+    _number("reserved_to"),
+)
+
 
 def compiled() -> str:
-    """The whole schema as SQLite understands it."""
-    made: list[CreateTable | CreateIndex] = []
+    """The text of `schema.sql`."""
+    elements: list[CreateTable | CreateIndex] = []
     for table in metadata.sorted_tables:
-        made.append(CreateTable(table))
-        made += [CreateIndex(index) for index in table.indexes]
-    texts = (str(one.compile(dialect=sqlite.dialect())) for one in made)
+        elements.append(CreateTable(table))
+        elements += [CreateIndex(index) for index in table.indexes]
+    texts = (str(element.compile(dialect=sqlite.dialect())) for element in elements)
     lines = (line.rstrip() for text in texts for line in f"{text.strip()};".splitlines())
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(compiled(), end="")  # noqa: T201

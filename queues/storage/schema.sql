@@ -7,6 +7,11 @@ CREATE TABLE bindings (
 	arguments TEXT NOT NULL,
 	PRIMARY KEY (vhost, source, destination, destination_kind, routing_key, arguments)
 );
+CREATE TABLE body_parts (
+	id INTEGER NOT NULL,
+	data BLOB NOT NULL,
+	PRIMARY KEY (id)
+);
 CREATE TABLE events (
 	id INTEGER NOT NULL,
 	time_ms BIGINT DEFAULT '0' NOT NULL,
@@ -39,6 +44,12 @@ CREATE TABLE group_offsets (
 	time_ms BIGINT DEFAULT '0' NOT NULL,
 	PRIMARY KEY (queue_id, group_name)
 );
+CREATE TABLE log_ends (
+	queue_id INTEGER NOT NULL,
+	next_offset BIGINT DEFAULT '0' NOT NULL,
+	reserved_to BIGINT DEFAULT '0' NOT NULL,
+	PRIMARY KEY (queue_id)
+);
 CREATE TABLE messages (
 	id INTEGER NOT NULL,
 	time_ms BIGINT DEFAULT '0' NOT NULL,
@@ -51,8 +62,10 @@ CREATE TABLE messages (
 	body BLOB,
 	head_crc BIGINT DEFAULT '0' NOT NULL,
 	body_crc BIGINT DEFAULT '0' NOT NULL,
+	first_part BIGINT,
 	PRIMARY KEY (id)
 );
+CREATE INDEX large_messages ON messages (first_part) WHERE first_part IS NOT NULL;
 CREATE TABLE meta (
 	"key" TEXT NOT NULL,
 	value TEXT DEFAULT '' NOT NULL,

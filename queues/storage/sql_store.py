@@ -1,9 +1,9 @@
-"""The store on SQLite: the loop side of the writer thread.
+"""The store on SQLite: the event-loop side of the writer thread.
 
 Threads: everything here runs on the event-loop thread; reports of the writer arrive through
 `call_soon_threadsafe`. At most one batch is with the writer; while it commits, the next one grows,
-and it is handed over when the report arrives. So commits group themselves without a timer, and
-there is no lock.
+and it is handed over when the report arrives. So commits are grouped without a timer, and there is
+no lock.
 
 A crash loses the batches not reported committed and nothing else.
 """
@@ -13,50 +13,66 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from leveret.model.store import (
-    Committed,
-    Failed,
+    BatchCommitted,
+    BatchFailed,
+    LoadResult,
     OnCommitted,
     OnFailed,
-    Recovered,
-    Retention,
-    Rotten,
-    StoredMessage,
+    RecoveredState,
+    RetentionRequest,
+    Spill,
     StoreError,
     StoreFailed,
     StoreState,
+    UnreadableMessage,
     Usage,
 )
-from queues.storage import statements
-from queues.storage.batch import Batch, IdRanges
-from queues.storage.directory import DATABASE_NAME, DataDirectory
-from queues.storage.filling import FillingStore, wall_clock_ms
-from queues.storage.migrations import check_columns, migrate
-from queues.storage.reader import Reader
-from queues.storage.recovery import Recovery, read_meta
-from queues.storage.sweeper import measure
-from queues.storage.transaction import Transactor
-from queues.storage.writer import Broken, Closing, Report, Swept, Writer, is_disk_full
-
-T = TypeVar("T")
+from leveret.queues.storage import compiled_statements as compiled
+from leveret.queues.storage import statements
+from leveret.queues.storage.batch import Batch, IdRanges
+from leveret.queues.storage.batch_builder import BatchBuilder, wall_clock_ms
+from leveret.queues.storage.damage.repair import find_damage, read_lost, repair
+from leveret.queues.storage.directory import (
+    DATABASE_NAME,
+    NEW_SUFFIX,
+    DataDirectory,
+    advice,
+    sync_file,
+)
+from leveret.queues.storage.migrations import check_columns, migrate, stored_version
+from leveret.queues.storage.reader import Reader, is_damage
+from leveret.queues.storage.recovery import Recovery, lost_journal_rows, read_meta
+from leveret.queues.storage.retention import database_size, measure
+from leveret.queues.storage.spill import SpillFolder
+from leveret.queues.storage.transaction import LAST_EVENT_ID, NEEDS_REPAIR, Transactor
+from leveret.queues.storage.writer import (
+    Checkpointed,
+    Close,
+    Report,
+    RetentionDone,
+    Writer,
+    WriterFailed,
+    is_disk_full,
+)
 
 RETRY_SECONDS: Final = 0.25
-"""How soon to try again after the disk was full."""
-
+"""The delay before the next attempt after the disk was full."""
 
 BUSY_SECONDS: Final = 30.0
-"""How long to wait for somebody who opened our database to write; only we should."""
+"""How long to wait for another process that writes to our database; there should be none."""
 
 WEAKER_SYNC_FOR_TESTS: Final = "LEVERET_TEST_SYNCHRONOUS"
-"""The power-loss tests' negative control: with NORMAL, confirmed messages must get lost."""
+"""The negative control of the power-loss tests: with NORMAL, confirmed messages must get lost."""
 
 
-class SqlStore(FillingStore):
+class SqlStore(BatchBuilder):
     """Implements `leveret.model.store.Store` on one SQLite file in the data directory."""
 
     def __init__(
@@ -68,7 +84,7 @@ class SqlStore(FillingStore):
         now_ms: Callable[[], int] = wall_clock_ms,
         notes: Mapping[str, str] | None = None,
     ) -> None:
-        """`notes` are written beside the data, for those who read it without the broker."""
+        """`notes` are stored in `meta`, for programs that read the data without the broker."""
         super().__init__(on_committed=on_committed, on_failed=on_failed, now_ms=now_ms)
         self._path = data_directory
         self._notes = dict(notes or {})
@@ -79,21 +95,26 @@ class SqlStore(FillingStore):
         self._in_flight: Batch | None = None
         self._lost = IdRanges()
         self._retry: asyncio.TimerHandle | None = None
-        self._sweeping: asyncio.Future[Usage] | None = None
+        self._retention: asyncio.Future[Usage] | None = None
         self._closing: asyncio.Future[None] | None = None
-        self._sentinel_sent = False
+        self._close_sent = False
+        self._spill = SpillFolder(data_directory, lambda: self.on_spilled())
 
     # -- opening ---------------------------------------------------------------------------------
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveredState:
         if self.state is not StoreState.OPENING:
             raise StoreError("the store is already open")
         self._directory = DataDirectory(self._path)
+        self._spill.delete_all()
         try:
             recovered, writer = self._open(self._directory)
         except (sqlite3.Error, OSError, ValueError) as error:
             self._directory.release()
-            raise StoreError(f"cannot open the data in {self._path}: {_plainly(error)}") from error
+            text = " ".join(str(error).split())[:100]
+            if isinstance(error, sqlite3.DatabaseError) and is_damage(error):
+                text += f"; {advice(self._path)}"
+            raise StoreError(f"cannot open the data in {self._path}: {text}") from error
         except StoreError:
             self._directory.release()
             raise
@@ -103,37 +124,64 @@ class SqlStore(FillingStore):
         writer.start()
         return recovered
 
-    def _open(self, directory: DataDirectory) -> tuple[Recovered, Writer]:
-        connection = _connect(directory.path / DATABASE_NAME)
+    def _open(self, directory: DataDirectory) -> tuple[RecoveredState, Writer]:
+        """A damaged database is repaired once; what is unreadable then stays so."""
+        directory.require_database()
+        if not (directory.path / DATABASE_NAME).exists():
+            _create(directory.path / DATABASE_NAME)
         try:
+            return self._open_sound(directory, must_be_sound=True)
+        except DamagedDatabase as damage:
+            repair(directory, damage.found)
+            return self._open_sound(directory, must_be_sound=False)
+
+    def _open_sound(
+        self, directory: DataDirectory, *, must_be_sound: bool
+    ) -> tuple[RecoveredState, Writer]:
+        database = directory.path / DATABASE_NAME
+        connection = _connect(database)
+        try:
+            if not connection.execute(compiled.TABLE_NAMES).fetchone():
+                raise StoreError(f"leveret.db in {self._path} has no tables; {advice(self._path)}")
+            if must_be_sound:
+                _require_sound(connection, database)
             migrate(connection)
             check_columns(connection)
             directory.sync()
-            return self._recover_from(connection, directory)
+            return self._recover_from(connection, directory, must_be_sound=must_be_sound)
         except BaseException:
             connection.close()
             raise
 
     def _recover_from(
-        self, connection: sqlite3.Connection, directory: DataDirectory
-    ) -> tuple[Recovered, Writer]:
+        self, connection: sqlite3.Connection, directory: DataDirectory, *, must_be_sound: bool
+    ) -> tuple[RecoveredState, Writer]:
         meta = read_meta(connection)
         recovery = Recovery(connection)
         recovery.read_journals()
+        if recovery.damaged and must_be_sound:
+            # Older rows may have what these have lost; a repair replays all that are left.
+            raise DamagedDatabase([f"the journal of queue {queue}" for queue in recovery.damaged])
         recovered = recovery.result(meta)
-        transactor = Transactor(
-            connection, recovery.number(statements.LAST_EVENT), recovered.last_message_id
-        )
-        transactor.tallies = recovery.tallies
-        transactor.has_announced = bool(recovered.log_ends)
+        self.lost = (*read_lost(directory.path), *lost_journal_rows(recovered))
+        recovered = replace(recovered, lost=self.lost)
+        last_event = max(recovery.number(compiled.LAST_EVENT), int(meta.get(LAST_EVENT_ID, 0)))
+        transactor = Transactor(connection, last_event, recovered.last_message_id)
+        transactor.journal_sizes = recovery.journal_sizes
+        transactor.has_log_cuts = bool(recovered.log_cuts)
+        last_part = recovery.number(compiled.LAST_PART)
+        transactor.has_parts = last_part > 0
+        self._part_ids = count(last_part + 1)
         try:
             self._mark_as_running(connection, transactor)
         except sqlite3.OperationalError as error:
-            # After a crash on a full disk the mark is right already, and reading must go on.
+            # After a crash on a full disk `clean` is 0 already, and the messages must be readable.
             if recovered.clean or not is_disk_full(error):
                 raise
             transactor.roll_back()
         self.usage = measure(connection.execute)
+        self.database_size = database_size(connection.execute)
+        connection.execute(statements.FREE_CACHE)  # what was read for the start is not needed again
         writer = Writer(
             connection,
             transactor,
@@ -151,25 +199,26 @@ class SqlStore(FillingStore):
             transactor.set_meta(key, value)
         if "id" not in read_meta(connection):
             transactor.set_meta("id", str(uuid.uuid4()))
-        connection.execute(statements.QUEUES_IN_HISTORY_END, (now_ms,))
-        connection.execute(statements.ORIGINS_END, (now_ms,))
+        connection.execute(compiled.RETIRE_TRANSIENT_QUEUES, (now_ms,))
+        connection.execute(compiled.CLOSE_ORIGINS, (now_ms,))
         connection.execute(statements.COMMIT)
 
     # -- batches ---------------------------------------------------------------------------------
 
     @property
     def backlog(self) -> int:
-        return self._batch.size + (self._in_flight.size if self._in_flight else 0)
+        in_flight = self._in_flight.size if self._in_flight else 0
+        return self._batch.size + in_flight + self._spill.unwritten_bytes
 
     def flush(self) -> None:
         if self._batch.is_empty:
-            self._batch.forget_promises()
+            self._batch.forget_guarantees()
         elif self._in_flight is None and self._retry is None:
             self._hand_over()
 
     def _hand_over(self) -> None:
         if self.state is StoreState.FAILED or self._writer is None:
-            self._refuse(StoreFailed("the store has failed"))
+            self._fail_batch(StoreFailed("the store has failed"))
             return
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -179,37 +228,36 @@ class SqlStore(FillingStore):
         self._writer.put(self._in_flight)
 
     def _report_from_writer(self, report: Report) -> None:
-        """On the writer thread. A loop that is gone has nobody left to tell."""
+        """Called on the writer thread. If the loop is closed, there is nothing left to notify."""
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._on_report, report)
 
     def _on_report(self, report: Report) -> None:
-        if isinstance(report, Committed):
+        if isinstance(report, BatchCommitted):
             self._in_flight = None
-            self.committed = report.mark
-            self.state = StoreState.RUNNING
-            self._tell(self._on_committed, report)
-        elif isinstance(report, Failed):
+            self.committed = report.batch_number
+            if self.state is not StoreState.FAILED:  # killed while the batch was written
+                self.state = StoreState.RUNNING
+            try:
+                self._on_committed(report)
+            finally:  # the next batch is handed over even if the listener raises
+                self._continue()
+        elif isinstance(report, BatchFailed):
             self._on_batch_failed(report)
-        elif isinstance(report, Swept):
-            self._on_swept(report.usage)
-        elif isinstance(report, Broken):
+        elif isinstance(report, RetentionDone):
+            self._on_retention_done(report.usage)
+        elif isinstance(report, Checkpointed):
+            self.database_size = report.size
+        elif isinstance(report, WriterFailed):
             self.state = StoreState.FAILED
-            self._refuse(report.error)
+            self._fail_batch(report.error)
         else:
             self._on_closed()
 
-    def _tell(self, listener: Callable[[T], None], news: T) -> None:
-        """Whatever the listener does, the next batch follows."""
-        try:
-            listener(news)
-        finally:
-            self._go_on()
-
-    def _on_batch_failed(self, report: Failed) -> None:
+    def _on_batch_failed(self, report: BatchFailed) -> None:
         batch, self._in_flight = self._in_flight, None
-        self.committed = report.mark
+        self.committed = report.batch_number
         if report.is_fatal or batch is None:
             self.state = StoreState.FAILED
         else:
@@ -218,17 +266,20 @@ class SqlStore(FillingStore):
             self._batch.carry(batch, self._lost)
             if self._closing is None and self._loop is not None:
                 self._retry = self._loop.call_later(RETRY_SECONDS, self._try_again)
-        self._tell(self._on_failed, report)
+        try:
+            self._on_failed(report)
+        finally:
+            self._continue()
 
     def _try_again(self) -> None:
         self._retry = None
         if self._batch.is_empty and self.state is StoreState.DISK_FULL:
-            # Nothing of the failed batch was kept, and blocked publishers bring no other.
+            # Nothing of the failed batch was kept, and blocked publishers send no other.
             self.state = StoreState.RUNNING
-        self._go_on()
+        self._continue()
 
-    def _go_on(self) -> None:
-        """The writer is free: hand over what has gathered, or end."""
+    def _continue(self) -> None:
+        """The writer is idle: hand over the next batch, or end."""
         if self._in_flight is not None or self._retry is not None:
             return
         if self._closing is not None and (self._batch.is_empty or self._has_given_up):
@@ -240,45 +291,58 @@ class SqlStore(FillingStore):
     def _has_given_up(self) -> bool:
         return self.state is not StoreState.RUNNING
 
-    def _refuse(self, error: StoreError) -> None:
-        """Fail the batch being filled, even an empty one: whoever listens must hear of it."""
+    def _fail_batch(self, error: StoreError) -> None:
+        """Fail the current batch, even an empty one: the listener must learn of the error."""
         batch = self._take_batch()
         if self._in_flight is None:
-            self.committed = batch.mark
-        self._on_failed(Failed(batch.mark, error))
+            self.committed = batch.number
+        self._on_failed(BatchFailed(batch.number, error))
+
+    # -- spilling --------------------------------------------------------------------------------
+
+    @property
+    def spilled_bytes(self) -> int:
+        return self._spill.file_bytes
+
+    @property
+    def can_spill(self) -> bool:
+        return True
+
+    def open_spill(self) -> Spill:
+        return self._spill.open()
 
     # -- reading and retention -------------------------------------------------------------------
 
-    def load(self, message_ids: Sequence[int]) -> Awaitable[list[StoredMessage | Rotten]]:
+    def load(self, message_ids: Sequence[int]) -> Awaitable[list[LoadResult]]:
         if self._writer is None or self._closing is not None:
             raise StoreError("the store is closed")
         return self._load(message_ids) if self._lost else self._reader.load(message_ids)
 
-    async def _load(self, message_ids: Sequence[int]) -> list[StoredMessage | Rotten]:
-        """What a full disk has lost is missing, but not by rot."""
-        found = await self._reader.load(message_ids)
+    async def _load(self, message_ids: Sequence[int]) -> list[LoadResult]:
+        """Messages that a full disk has lost are missing, but not because of damage."""
+        results = await self._reader.load(message_ids)
         return [
-            Rotten(one.id, "not stored: the disk was full", was_lost=True)
-            if isinstance(one, Rotten) and one.id in self._lost
-            else one
-            for one in found
+            UnreadableMessage(result.id, "not stored: the disk was full", was_lost=True)
+            if isinstance(result, UnreadableMessage) and result.id in self._lost
+            else result
+            for result in results
         ]
 
-    async def sweep(self, retention: Retention) -> Usage:
-        """One at a time: a second call waits for the same sweep."""
-        if self._sweeping is None:
+    async def apply_retention(self, request: RetentionRequest) -> Usage:
+        """One run at a time: a second call waits for the same run."""
+        if self._retention is None:
             if self.state is StoreState.FAILED or self._writer is None or self._closing:
                 return self.usage
             self._loop = asyncio.get_running_loop()
-            self._sweeping = self._loop.create_future()
-            self._writer.put(retention)
-        return await asyncio.shield(self._sweeping)
+            self._retention = self._loop.create_future()
+            self._writer.put(request)
+        return await asyncio.shield(self._retention)
 
-    def _on_swept(self, usage: Usage | None) -> None:
-        sweeping, self._sweeping = self._sweeping, None
+    def _on_retention_done(self, usage: Usage | None) -> None:
+        retention, self._retention = self._retention, None
         self.usage = usage or self.usage
-        if sweeping is not None and not sweeping.done():
-            sweeping.set_result(self.usage)
+        if retention is not None and not retention.done():
+            retention.set_result(self.usage)
 
     # -- closing ---------------------------------------------------------------------------------
 
@@ -292,19 +356,27 @@ class SqlStore(FillingStore):
             if self._retry is not None:
                 self._retry.cancel()
                 self._retry = None
-                self.state = StoreState.RUNNING  # one more try
+                self.state = StoreState.RUNNING  # one more attempt
             await self._reader.close()
-            self._go_on()
+            self._continue()
         await asyncio.shield(self._closing)
+
+    async def kill(self) -> None:
+        """The batch that is being written is finished; the one that is being built is lost."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self.state = StoreState.FAILED
+        await self.close()
 
     def _end_writer(self) -> None:
         is_clean = not self._has_given_up
         if not self._batch.is_empty:
             self.state = StoreState.FAILED  # there is no next batch to wait for
-            self._refuse(StoreFailed("the store is closing and cannot write"))
-        if self._writer is not None and not self._sentinel_sent:
-            self._sentinel_sent = True
-            self._writer.put(Closing(is_clean))
+            self._fail_batch(StoreFailed("the store is closing and cannot write"))
+        if self._writer is not None and not self._close_sent:
+            self._close_sent = True
+            self._writer.put(Close(is_clean))
 
     def _on_closed(self) -> None:
         writer, self._writer = self._writer, None
@@ -316,8 +388,59 @@ class SqlStore(FillingStore):
 
     def _release(self) -> None:
         if self._directory is not None:
+            self._spill.close()
             self._directory.release()
         self.state = StoreState.CLOSED
+
+
+class DamagedDatabase(Exception):
+    """Pages of the database cannot be used; the rest can be copied to a new one."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(", ".join(found))
+        self.found = found
+
+
+def _require_sound(connection: sqlite3.Connection, database: Path) -> None:
+    """Check the database, unless the disk is too full to bring the file up to date.
+
+    Not that of another program or a newer version, which `migrate` refuses.
+    """
+    if not _is_ours(connection):
+        return
+    try:
+        found = find_damage(connection, database)
+        if not found and read_meta(connection).get(NEEDS_REPAIR) == "1":
+            found = ["a page that was needed while the broker ran"]
+    except sqlite3.OperationalError as error:
+        if is_disk_full(error):
+            return
+        raise
+    if found:
+        raise DamagedDatabase(found)
+
+
+def _is_ours(connection: sqlite3.Connection) -> bool:
+    names = {name for (name,) in connection.execute(compiled.TABLE_NAMES)}
+    if "meta" not in names:
+        return False
+    try:
+        (result,) = connection.execute(statements.check_table("meta")).fetchone()
+        return result != "ok" or stored_version(connection) <= statements.SCHEMA_VERSION
+    except (sqlite3.DatabaseError, StoreError):
+        return True  # the version is unreadable: damage
+
+
+def _create(database: Path) -> None:
+    """Make an empty database. It has its name when it is complete: an empty file is a loss."""
+    new = database.with_name(DATABASE_NAME + NEW_SUFFIX)
+    new.unlink(missing_ok=True)
+    with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+        for statement in (*statements.AT_CREATION, *statements.WITHOUT_JOURNAL):
+            connection.execute(statement).fetchall()
+        migrate(connection)
+    sync_file(new)
+    os.replace(new, database)
 
 
 def _connect(database: Path) -> sqlite3.Connection:
@@ -337,13 +460,6 @@ def _connect(database: Path) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    is_new = connection.execute(statements.PAGE_COUNT).fetchone()[0] == 0
-    creation = statements.AT_CREATION if is_new else ()
-    testing = statements.SYNC_LESS.get(os.environ.get(WEAKER_SYNC_FOR_TESTS, ""), ())
-    for statement in (*creation, *statements.AT_WRITER_START, *testing):
+    testing = statements.WEAKER_SYNC.get(os.environ.get(WEAKER_SYNC_FOR_TESTS, ""), ())
+    for statement in (*statements.AT_WRITER_START, *testing):
         connection.execute(statement).fetchall()
-
-
-def _plainly(error: Exception) -> str:
-    """In one short line."""
-    return " ".join(str(error).split())[:200]

@@ -1,29 +1,40 @@
-"""One batch as one SQL transaction.
+"""Writes one batch as one SQL transaction.
 
-Used on the writer thread only. `Transactor` turns a batch into a handful of large statements on
-the driver's connection; either all of it is committed when `run` returns, or it raised and nothing
-is. It also counts, per queue, how long the journal has become since its last snapshot.
+Used on the writer thread only. `Transactor` turns a batch into a few large statements on the
+driver's connection; when `run` returns, all of the batch is committed; when it raises, nothing is.
+It also counts, per queue, how long the journal has become since the last snapshot.
 
-Snapshots are written before the other events of their batch: events of the same batch that a
-snapshot already reflects are folded again after it, which changes nothing (see `fold`), while one
-recorded after it must not come before it.
+Snapshots are written before the other events of their batch: an event of the same batch that the
+snapshot already reflects is folded again after it, which changes nothing (see `fold`), while an
+event recorded after the snapshot must not precede it.
 """
 
 import sqlite3
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from itertools import chain
-from typing import cast
+from operator import attrgetter
+from typing import Any, Final, cast
 
 import orjson
 
+from leveret.model.checksum import extend
+from leveret.model.definitions import (
+    DEFINITION_TABLES,
+    Definition,
+    GroupOffset,
+    LogEnd,
+    QueueDefinition,
+)
 from leveret.model.history import FIRST_SETTLING, LAST_SETTLING, EventKind
-from leveret.model.store import Definition, NewMessage, NewMessageTuple, QueueDefinition, Snapshot
-from queues.storage import statements
-from queues.storage.batch import Batch, EventKey, Group
-from queues.storage.keys import KEY_COLUMNS
-from queues.storage.packing import (
+from leveret.model.message import LargeBody
+from leveret.model.store import NewMessage, NewMessageTuple, Snapshot
+from leveret.queues.storage import compiled_statements as compiled
+from leveret.queues.storage import statements
+from leveret.queues.storage.batch import Batch, EventGroup, EventKey
+from leveret.queues.storage.packing import (
     body_checksum,
     event_checksum,
     head_checksum,
@@ -32,25 +43,33 @@ from queues.storage.packing import (
     route_checksum,
 )
 
-SETTLED_BEFORE_SNAPSHOT = 10_000
-ROWS_BEFORE_SNAPSHOT = 10_000
-_ROUTES_KEPT = 10_000
-LOG_ENDS = "log_ends"
-_MESSAGE_WIDTH = len(statements.MESSAGE_COLUMNS)
-_EVENT_WIDTH = len(statements.EVENT_COLUMNS)
+SETTLED_BEFORE_SNAPSHOT: Final = 10_000
+ROWS_BEFORE_SNAPSHOT: Final = 10_000
+LOG_CUTS: Final = "log_ends"
+LAST_EVENT_ID: Final = "last_event_id"
+NEEDS_REPAIR: Final = "needs_repair"
+"""Set in `meta` when damage was found while the broker ran: the next start repairs it."""
+_MAX_CACHED_ROUTES: Final = 10_000
+_MESSAGE_WIDTH: Final = len(compiled.COLUMNS["messages"]) - 1  # without `first_part`
+_EVENT_WIDTH: Final = len(compiled.COLUMNS["events"])
+_COLUMNS: Final[dict[type[object], Callable[[object], tuple[object, ...]]]] = {
+    kind: attrgetter(*(each.name for each in fields(cast("Any", kind))))
+    for kind in DEFINITION_TABLES
+}
+"""Reads the fields of a definition in order; `astuple` would copy each of them."""
 
 
 @dataclass(slots=True)
-class Tally:
-    """The journal of one queue since its last snapshot."""
+class JournalSize:
+    """The length of one queue's journal since its last snapshot."""
 
     live: int = 0
     settled: int = 0
     rows: int = 0
 
     @property
-    def is_due(self) -> bool:
-        """A shorter journal is worth a snapshot: the cost is kept in proportion to the queue."""
+    def needs_snapshot(self) -> bool:
+        """The thresholds keep the cost of snapshots in proportion to the size of the queue."""
         return (
             self.settled > max(SETTLED_BEFORE_SNAPSHOT, self.live)
             or self.rows > ROWS_BEFORE_SNAPSHOT + self.live // 16
@@ -67,42 +86,53 @@ class Transactor:
         self._sync_at_commit = f"{statements.SYNC_LEVEL}={level}"
         self.last_event = last_event
         self.last_message = last_message
-        self.tallies: dict[int, Tally] = {}
-        self.swept_to = 0
-        """Retention has passed these ids; what is settled below it is remembered in `late`."""
-        self.late: array[int] = array("Q")
-        self.unkept_to = 0
-        """How far the round for content that history never wanted has come."""
+        self.journal_sizes: dict[int, JournalSize] = {}
+        self.trimmed_to = 0
+        """Retention has passed these ids; messages settled below it are kept in `settled_late`."""
+        self.settled_late: array[int] = array("Q")
+        self.unkept_scanned_to = 0
+        """How far retention has looked for content that history does not keep."""
+        self.unclaimed_parts: set[int] = set()
+        """Parts of bodies whose message is not stored yet; those of a crash are not here."""
+        self.has_parts = False
+        """Whether there may be parts of large bodies at all."""
         self._routes: dict[tuple[str, str], int] = {}
-        self.has_announced = False
-        """What was announced stands until a batch is committed: it must not stand any longer."""
+        self.has_log_cuts = False
+        """Whether `LOG_CUTS` is stored. It is valid until a batch commits, and must go then."""
 
-    def announce(self, batch: Batch) -> None:
-        """Write down where logs end, before they get what stands or falls with this batch.
+    def save_log_cuts(self, batch: Batch) -> None:
+        """Store where the logs end before they get records that are atomic with this batch.
 
-        After a crash they are cut there, so the batch is in all files or in none.
+        After a crash the logs are cut there, so the batch is in all files or in none.
         """
-        if batch.bound and batch.has_sql:
-            ends = dict(sink.end() for sink in batch.logs_with(batch.bound))
+        if batch.atomic and batch.has_sql:
+            ends = dict(sink.end() for sink in batch.logs_with(batch.atomic))
             if ends:
-                self.set_meta(LOG_ENDS, orjson.dumps(ends).decode())
-                self.has_announced = True
+                self.set_meta(LOG_CUTS, orjson.dumps(ends).decode())
+                self.has_log_cuts = True
 
     def run(self, batch: Batch, now_ms: int) -> tuple[int, ...]:
-        """Commit the batch; returns the queues of it whose snapshot is due."""
+        """Commit the batch; returns those of its queues that need a snapshot."""
         self._execute(statements.BEGIN)
-        self._insert_messages(_without_discarded(batch))
-        self._change_definitions(batch, now_ms)
+        if batch.parts:
+            self._insert_parts(batch.parts)
+        self._insert_messages(batch.rows)
+        if batch.log_ends:
+            self._save(batch.log_ends, partial(statements.upsert, LogEnd))
+        if batch.changes:
+            self._change_definitions(batch, now_ms)
         self._insert_events(batch, now_ms)
-        self._drop_content(batch)
-        if self.has_announced:
-            self.set_meta(LOG_ENDS, "{}")
+        if self.has_log_cuts:
+            self.set_meta(LOG_CUTS, "{}")
         self._execute(statements.COMMIT)
-        self.has_announced = False
-        return self._count(batch)
+        self.has_log_cuts = False
+        return self._count_journals(batch)
+
+    def record_log_ends(self, ends: Sequence[LogEnd]) -> None:
+        self._save(ends, partial(statements.upsert, LogEnd))
 
     def run_unsynced(self, batch: Batch, now_ms: int) -> tuple[int, ...]:
-        """The same, safe from a crash but not yet from a power failure: the next `run` syncs it."""
+        """`run` without a sync: safe from a crash, and from a power failure after the next sync."""
         self._execute(statements.SYNC_LATER)
         try:
             return self.run(batch, now_ms)
@@ -111,15 +141,19 @@ class Transactor:
             self._execute(self._sync_at_commit)
 
     def sync(self) -> None:
-        """Any commit does it; this one changes nothing."""
+        """Commit a row that does not change anything: every commit syncs all commits before it."""
         self.set_meta("clean", "0")
+
+    def note_damage(self) -> None:
+        """The next start repairs the database."""
+        self.set_meta(NEEDS_REPAIR, "1")
 
     def roll_back(self) -> None:
         if self._connection.in_transaction:
             self._execute(statements.ROLLBACK)
 
     def set_meta(self, key: str, value: str) -> None:
-        self._execute(statements.SET_META, (key, value))
+        self._execute(compiled.SET_META, (key, value))
 
     def _insert_messages(self, rows: list[NewMessage | NewMessageTuple]) -> None:
         if not rows:
@@ -131,14 +165,40 @@ class Transactor:
             if route is None:
                 route = self._route(exchange, key)
             size = len(body)
+            if isinstance(body, LargeBody):
+                if body.first_part:
+                    self._insert_large((id_, time_ms, origin, keep, size, exchange, key), route,
+                                       properties, body)  # fmt: skip
+                    continue
+                body = bytes(body)
             head = head_checksum(route, id_, size, properties)
             extend((id_, time_ms, origin, keep, size, exchange, key, properties, body,
                     head, body_checksum(body)))  # fmt: skip
-        self._insert(statements.insert_messages, _MESSAGE_WIDTH, flat)
+        if flat:
+            self._insert(statements.insert_messages, _MESSAGE_WIDTH, flat)
         self.last_message = max(self.last_message, rows[-1][0])
 
+    def _insert_parts(self, parts: list[tuple[int, bytes]]) -> None:
+        for part in parts:
+            self._execute(compiled.INSERT_PART, part)
+            self.unclaimed_parts.add(part[0])
+            self.has_parts = True
+
+    def _insert_large(
+        self, head: tuple[object, ...], route: int, properties: bytes, body: LargeBody
+    ) -> None:
+        """A message whose body is stored in parts."""
+        id_, size = cast("int", head[0]), len(body)
+        crc = 0
+        for piece in body.pieces:
+            crc = extend(crc, piece)
+        head_crc = head_checksum(route, id_, size, properties)
+        row = (*head, properties, None, head_crc, crc, body.first_part)
+        self._execute(compiled.INSERT_LARGE_MESSAGE, row)
+        self.unclaimed_parts.difference_update(range(body.first_part, body.end_part))
+
     def _route(self, exchange: str, key: str) -> int:
-        if len(self._routes) >= _ROUTES_KEPT:
+        if len(self._routes) >= _MAX_CACHED_ROUTES:
             self._routes.clear()
         route = route_checksum(exchange.encode(), key.encode())
         self._routes[exchange, key] = route
@@ -162,14 +222,16 @@ class Transactor:
 
     def _add_snapshot(self, flat: list[object], snapshot: Snapshot, now_ms: int) -> None:
         first = self.last_event + 1
-        self._execute(statements.SET_SNAPSHOT, (first, snapshot.queue_id))
+        self._execute(compiled.SET_SNAPSHOT, (first, snapshot.queue_id))
         if snapshot.trim:
-            self._execute(statements.TRIM_QUEUE, (snapshot.queue_id, first))
+            # If the queue is empty, this deletes the newest events, whose ids must not be reused.
+            self.set_meta(LAST_EVENT_ID, str(self.last_event))
+            self._execute(compiled.TRIM_QUEUE, (snapshot.queue_id, first))
         for part in snapshot.parts:
             key = (EventKind.SNAPSHOT, snapshot.queue_id, 0, part.detail)
             self._add_event(flat, key, (now_ms, part.ids, part.sizes))
 
-    def _add_event(self, flat: list[object], key: EventKey, group: Group) -> None:
+    def _add_event(self, flat: list[object], key: EventKey, group: EventGroup) -> None:
         kind, queue_id, actor, detail = key
         time_ms, message_ids, body_sizes = group
         if not message_ids:
@@ -183,87 +245,78 @@ class Transactor:
                      min(message_ids), max(message_ids), ids, sizes, crc))  # fmt: skip
 
     def _change_definitions(self, batch: Batch, now_ms: int) -> None:
-        if batch.lease is not None:
-            self.set_meta("lease", str(batch.lease.message_id))
         saves: dict[type[object], list[Definition]] = {}
         deletes: dict[type[object], list[Definition]] = {}
         for (kind, _), (definition, saved) in batch.changes.items():
             (saves if saved else deletes).setdefault(kind, []).append(definition)
         for kind, definitions in deletes.items():
             self._delete(kind, definitions, now_ms)
+        _drop_offsets(saves, deletes)
         for kind, definitions in saves.items():
-            self._save(kind, definitions, statements.upsert)
+            self._save(definitions, partial(statements.upsert, kind))
 
-    def _save(
-        self,
-        kind: type[object],
-        definitions: Sequence[Definition],
-        sql: Callable[[type[object], int], str],
-    ) -> None:
-        flat: list[object] = list(chain.from_iterable(map(astuple, definitions)))
-        width = len(statements.columns_of(kind))
-        self._insert(lambda size: sql(kind, size), width, flat)
+    def _save(self, definitions: Sequence[Definition], sql: Callable[[int], str]) -> None:
+        columns = _COLUMNS[type(definitions[0])]
+        flat: list[object] = list(chain.from_iterable(map(columns, definitions)))
+        self._insert(sql, len(flat) // len(definitions), flat)
 
     def _delete(self, kind: type[object], definitions: Sequence[Definition], now_ms: int) -> None:
-        keys = KEY_COLUMNS[kind]
         if kind is QueueDefinition:
-            # One that came and went within a batch still has a name in the history.
-            self._save(kind, definitions, statements.insert_missing)
+            # A queue created and deleted within one batch still needs a name in the history.
+            self._save(definitions, statements.insert_missing_queues)
             ids = json_ids(cast("QueueDefinition", queue).id for queue in definitions)
-            self._execute(statements.RETIRE_QUEUES, (now_ms, ids))
-            self._execute(statements.FORGET_GROUPS, (ids,))
+            self._execute(compiled.RETIRE_QUEUES, (now_ms, ids))
+            self._execute(compiled.DELETE_GROUP_OFFSETS, (ids,))
+            self._execute(compiled.DELETE_LOG_ENDS, (ids,))
             return
+        keys = statements.KEY_COLUMNS[kind]
         flat: list[object] = [getattr(value, name) for value in definitions for name in keys]
-        self._insert(lambda size: statements.delete(kind, size), len(keys), flat)
+        self._insert(partial(statements.delete, kind), len(keys), flat)
 
-    def _drop_content(self, batch: Batch) -> None:
-        if batch.strips:
-            self._execute(statements.STRIP, (json_ids(batch.strips),))
-        if batch.discards:
-            # The highest row may go: remember that its id was used.
-            self.last_message = max(self.last_message, max(batch.discards))
-            self.set_meta("last_message_id", str(self.last_message))
-            self._execute(statements.DISCARD, (json_ids(batch.discards),))
-
-    def _count(self, batch: Batch) -> tuple[int, ...]:
+    def _count_journals(self, batch: Batch) -> tuple[int, ...]:
         due = set()
         for queue_id, snapshot in batch.snapshots.items():
             live = sum(len(part.ids) for part in snapshot.parts)
-            self.tallies[queue_id] = Tally(live, 0, len(snapshot.parts))
+            self.journal_sizes[queue_id] = JournalSize(live, 0, len(snapshot.parts))
         for (kind, queue_id, _, _), (_, ids, _) in batch.events.items():
             settles = FIRST_SETTLING <= kind <= LAST_SETTLING
             if not settles and kind != EventKind.ENQUEUED:
                 continue
-            tally = self.tallies.get(queue_id)
-            if tally is None:
-                tally = self.tallies[queue_id] = Tally()
-            tally.rows += 1
+            journal = self.journal_sizes.get(queue_id)
+            if journal is None:
+                journal = self.journal_sizes[queue_id] = JournalSize()
+            journal.rows += 1
             if settles:
-                tally.settled += len(ids)
-                tally.live = max(0, tally.live - len(ids))
-                self._note_late(ids)
+                journal.settled += len(ids)
+                journal.live = max(0, journal.live - len(ids))
+                self._note_settled_late(ids)
             elif queue_id not in batch.snapshots:
-                tally.live += len(ids)
-            if tally.is_due:
+                journal.live += len(ids)
+            if journal.needs_snapshot:
                 due.add(queue_id)
         for (definition_kind, key), (_, saved) in batch.changes.items():
             if definition_kind is QueueDefinition and not saved:
-                gone = cast("int", key[0])
-                self.tallies.pop(gone, None)
-                due.discard(gone)
+                deleted = cast("int", key[0])
+                self.journal_sizes.pop(deleted, None)
+                due.discard(deleted)
         return tuple(due)
 
-    def _note_late(self, ids: Sequence[int]) -> None:
-        if self.swept_to and min(ids) <= self.swept_to:
-            self.late.extend(i for i in ids if i <= self.swept_to)
+    def _note_settled_late(self, ids: Sequence[int]) -> None:
+        if self.trimmed_to and min(ids) <= self.trimmed_to:
+            self.settled_late.extend(i for i in ids if i <= self.trimmed_to)
 
 
-def _without_discarded(batch: Batch) -> list[NewMessage | NewMessageTuple]:
-    """A message that came and went within one batch and leaves no history is never written."""
-    if not batch.discards or not batch.rows:
-        return batch.rows
-    gone = set(batch.discards)
-    return [row for row in batch.rows if row[0] not in gone or row[7]]
+def _drop_offsets(
+    saves: dict[type[object], list[Definition]], deletes: Mapping[type[object], list[Definition]]
+) -> None:
+    """Do not save the offsets of groups on logs that are deleted in the same batch."""
+    offsets = cast("list[GroupOffset]", saves.pop(GroupOffset, []))
+    deleted = {
+        queue.id for queue in cast("list[QueueDefinition]", deletes.get(QueueDefinition, []))
+    }
+    kept: list[Definition] = [offset for offset in offsets if offset.queue_id not in deleted]
+    if kept:
+        saves[GroupOffset] = kept
 
 
 def json_ids(ids: Iterable[int]) -> str:

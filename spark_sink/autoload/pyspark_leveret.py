@@ -1,10 +1,10 @@
-"""Found by Spark itself: it imports top-level modules named `pyspark_*` and takes their source.
+"""The data source for Spark to find: it imports top-level modules named `pyspark_*`.
 
 The wheel installs this file at its top level, so that `spark.read.format("leveret")` works in any
-session without `spark_sink.register`. Filters are then done by Spark, because this road says
-nothing about whether pushdown is on; `register` replaces it by the source that does them itself.
+session without `leveret.spark_sink.register`. Spark then applies all filters itself, because the
+session may have filter pushdown off; `register` replaces this source by one with pushdown.
 """
 
-from spark_sink.datasource import LeveretDataSource as DefaultSource
+from leveret.spark_sink.datasource import LeveretDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,7 +1,7 @@
-"""One Chromium, one broker with traffic and one sign-in for all browser tests.
+"""Fixtures: one Chromium, one broker with traffic and one signed-in tab for all browser tests.
 
-They are of package scope, not of session scope: while Playwright runs, an event loop runs on this
-thread, and no test of asyncio elsewhere could start its own.
+They have package scope, not session scope: while Playwright runs, this thread has a running event
+loop, so asyncio tests of other packages could not start their own.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, ViewportSize, expect, sync_playwright
 
-from tests.browser.dashboard import NOWHERE, PATIENCE_SECONDS, Dashboard
-from tests.browser.world import World, build
+from tests.browser.dashboard import BLANK_PAGE, TIMEOUT_SECONDS, Dashboard
+from tests.browser.shop_broker import ShopBroker, build
 from tests.support.brokers import ROOT, running_leveret
 
-PICTURES = ROOT / ".screenshots"
+SCREENSHOTS = ROOT / ".screenshots"
 DESKTOP: ViewportSize = {"width": 1280, "height": 860}
 PHONE: ViewportSize = {"width": 390, "height": 844}
-# A name that resolves here although no DNS server knows it: what a rebinding attack arranges.
+# Chromium resolves this name to this machine, as after a DNS rebinding attack.
 FOREIGN_HOST = "rebound.test"
 FLAGS = (
     "--no-sandbox",
@@ -49,78 +49,78 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def browser() -> Iterator[Browser]:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program, "no Chromium: `make setup` installs one"
-    expect.set_options(timeout=PATIENCE_SECONDS * 1000)
+    expect.set_options(timeout=TIMEOUT_SECONDS * 1000)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
-            executable_path=program, args=list(FLAGS), timeout=PATIENCE_SECONDS * 1000
+            executable_path=program, args=list(FLAGS), timeout=TIMEOUT_SECONDS * 1000
         )
         yield chromium
         chromium.close()
 
 
 @pytest.fixture(scope="package")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShopBroker]:
     data = tmp_path_factory.mktemp("browser-data")
     with running_leveret("--data-dir", str(data)) as target:
         url = f"http://127.0.0.1:{target.http_port}"
         login = ("guest", "guest")
-        with httpx.Client(base_url=url, auth=login, timeout=PATIENCE_SECONDS) as client:
-            built = build(target, client)
-            yield built
-            built.end()
+        with httpx.Client(base_url=url, auth=login, timeout=TIMEOUT_SECONDS) as client:
+            shop = build(target, client)
+            yield shop
+            shop.stop_clients()
 
 
-def _new_tab(browser: Browser, world: World) -> Dashboard:
+def _new_tab(browser: Browser, broker: ShopBroker) -> Dashboard:
     context = browser.new_context(viewport=DESKTOP)
-    context.set_default_timeout(PATIENCE_SECONDS * 1000)
-    return Dashboard(context.new_page(), world)
+    context.set_default_timeout(TIMEOUT_SECONDS * 1000)
+    return Dashboard(context.new_page(), broker)
 
 
-# Starting a renderer takes a second, loading the page again a tenth of it: so there are two tabs.
+# A new tab takes a second, loading the page again a tenth of it: so all tests share two tabs.
 
 
 @pytest.fixture(scope="package")
-def only_tab(browser: Browser, world: World) -> Dashboard:
-    dashboard = _new_tab(browser, world)
-    dashboard.visit(world.url)
+def signed_in_tab(browser: Browser, broker: ShopBroker) -> Dashboard:
+    dashboard = _new_tab(browser, broker)
+    dashboard.visit(broker.url)
     dashboard.sign_in()
     expect(dashboard.heading("Overview")).to_be_visible()
-    dashboard.watch.must_be_clean()
+    dashboard.monitor.assert_clean()
     return dashboard
 
 
 @pytest.fixture
-def tab(only_tab: Dashboard) -> Iterator[Dashboard]:
-    """A signed-in tab on the overview; it must have behaved when the test ends."""
-    only_tab.start_afresh()
-    yield only_tab
-    only_tab.leave()
-    only_tab.watch.must_be_clean()
+def tab(signed_in_tab: Dashboard) -> Iterator[Dashboard]:
+    """A signed-in tab on the overview. Fails the test if the page did something forbidden."""
+    signed_in_tab.load_overview()
+    yield signed_in_tab
+    signed_in_tab.leave()
+    signed_in_tab.monitor.assert_clean()
 
 
 @pytest.fixture(scope="module")
-def walker(only_tab: Dashboard) -> Iterator[Dashboard]:
-    """The same tab for a whole module, which goes from page to page without loading it anew."""
-    only_tab.start_afresh()
-    yield only_tab
-    only_tab.leave()
+def shared_tab(signed_in_tab: Dashboard) -> Iterator[Dashboard]:
+    """The signed-in tab for a module that opens page after page without a reload."""
+    signed_in_tab.load_overview()
+    yield signed_in_tab
+    signed_in_tab.leave()
 
 
 @pytest.fixture(scope="package")
-def other_tab(browser: Browser, world: World) -> Dashboard:
-    return _new_tab(browser, world)
+def second_tab(browser: Browser, broker: ShopBroker) -> Dashboard:
+    return _new_tab(browser, broker)
 
 
 @pytest.fixture
-def stranger(other_tab: Dashboard) -> Iterator[Dashboard]:
-    """A tab in which nobody has signed in."""
-    url = other_tab.world.url
-    context = other_tab.page.context
+def signed_out_tab(second_tab: Dashboard) -> Iterator[Dashboard]:
+    """A tab without a session."""
+    url = second_tab.broker.url
+    context = second_tab.page.context
     context.clear_cookies()
     clear = {"origin": url, "storageTypes": "local_storage"}
-    context.new_cdp_session(other_tab.page).send("Storage.clearDataForOrigin", clear)
-    other_tab.watch.forget()
-    other_tab.visit(url)
-    yield other_tab
-    other_tab.watch.must_be_clean()
-    other_tab.page.goto(NOWHERE)
+    context.new_cdp_session(second_tab.page).send("Storage.clearDataForOrigin", clear)
+    second_tab.monitor.reset()
+    second_tab.visit(url)
+    yield second_tab
+    second_tab.monitor.assert_clean()
+    second_tab.page.goto(BLANK_PAGE)

@@ -1,4 +1,4 @@
-"""The dashboard as a person uses it: short words for what the tests do again and again."""
+"""The web UI as a user operates it: helpers for what many tests do."""
 
 from __future__ import annotations
 
@@ -10,71 +10,71 @@ from urllib.parse import quote
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.watch import Watch
-from tests.browser.world import Api, World
+from tests.browser.page_monitor import PageMonitor
+from tests.browser.shop_broker import Api, ShopBroker
 
-PATIENCE_SECONDS = 90
-NOWHERE = "about:blank"
+TIMEOUT_SECONDS = 90
+BLANK_PAGE = "about:blank"
 
 
-def until(holds: Callable[[], bool], what: str = "the effect") -> None:
-    """Poll until it holds; what the page did may reach the broker's answers a moment later."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+def wait_until(holds: Callable[[], bool], what: str = "the condition") -> None:
+    """Poll a condition, because the API may show a change a moment after the page made it."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not holds():
-        assert time.monotonic() < deadline, f"{what} did not come"
+        assert time.monotonic() < deadline, f"{what} did not happen in {TIMEOUT_SECONDS} s"
         time.sleep(0.02)
 
 
 class Dashboard:
-    """One tab, watched."""
+    """One tab with a monitor for forbidden behaviour."""
 
-    def __init__(self, page: Page, world: World) -> None:
+    def __init__(self, page: Page, broker: ShopBroker) -> None:
         self.page = page
-        self.world = world
-        self.watch = Watch(page)
-        self.watch.start()
+        self.broker = broker
+        self.monitor = PageMonitor(page)
+        self.monitor.start()
 
     @property
     def api(self) -> Api:
-        return self.world.api
+        return self.broker.api
 
     def open(self, *segments: str, query: str = "") -> None:
-        """Go to a page by its address; `open("queues", vhost, name)`."""
+        """Open a page by its address, as in `open("queues", vhost, name)`."""
         path = "/".join(quote(segment, safe="") for segment in segments)
         address = f"#/{path}{'?' + query if query else ''}"
         self.page.evaluate("(address) => { location.hash = address }", address)
 
     def leave(self) -> None:
-        """Close the page, so that it asks for nothing more; its choices are forgotten."""
-        if self.page.url == NOWHERE:
+        """Leave the page, so that it sends no more requests, and reset the stored choices."""
+        if self.page.url == BLANK_PAGE:
             return
-        self.watch.collect()
+        self.monitor.collect()
         self.page.evaluate(
             "['leveret.vhost', 'leveret.theme'].forEach((key) => localStorage.removeItem(key))"
         )
-        self.page.goto(NOWHERE)
+        self.page.goto(BLANK_PAGE)
 
     def visit(self, url: str) -> None:
-        """Load the dashboard of a broker."""
-        self.watch.origins.add(url)
+        """Load the web UI of a broker."""
+        self.monitor.origins.add(url)
         self.page.goto(url)
 
-    def start_afresh(self) -> None:
-        self.watch.forget()
-        self.visit(self.world.url)
+    def load_overview(self) -> None:
+        self.monitor.reset()
+        self.visit(self.broker.url)
         expect(self.heading("Overview")).to_be_visible()
 
     @contextlib.contextmanager
-    def own_vhost(self, name: str) -> Iterator[str]:
-        """A virtual host to change things in; the page is left before it goes."""
+    def temporary_vhost(self, name: str) -> Iterator[str]:
+        """A virtual host for one test; the page is left before it is deleted."""
         with self.api.vhost(name):
             try:
                 yield name
             finally:
                 self.leave()
 
-    def enter(self, vhost: str) -> None:
-        """Look at one virtual host only; the list of them is read anew with every page."""
+    def select_vhost(self, vhost: str) -> None:
+        """Show one virtual host only. The list of them is read again with every page."""
         self.open("queues")
         self.test_id("vhost").select_option(vhost)
 
@@ -85,16 +85,16 @@ class Dashboard:
         return self.page.get_by_role("heading", name=text, exact=True, level=1)
 
     def press(self, name: str, inside: Locator | None = None) -> None:
-        where = self.page if inside is None else inside
-        where.get_by_role("button", name=name, exact=True).click()
+        parent = self.page if inside is None else inside
+        parent.get_by_role("button", name=name, exact=True).click()
 
-    def confirm(self, says: str) -> None:
-        """Answer the one question before a loss, which must name the loss."""
-        expect(self.test_id("confirm")).to_contain_text(says)
+    def confirm(self, loss: str) -> None:
+        """Confirm the dialog, which must say what is lost."""
+        expect(self.test_id("confirm")).to_contain_text(loss)
         self.test_id("confirm-yes").click()
         expect(self.test_id("confirm")).to_have_count(0)
 
-    def says(self, text: str) -> None:
+    def expect_toast(self, text: str) -> None:
         expect(self.test_id("toasts")).to_contain_text(text)
 
     def sign_in(self, name: str = "guest", password: str = "guest") -> None:
@@ -102,6 +102,6 @@ class Dashboard:
         self.page.get_by_label("Password").fill(password)
         self.page.keyboard.press("Enter")
 
-    def picture(self, path: Path) -> None:
+    def screenshot(self, path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         self.page.screenshot(path=path, full_page=True, type="jpeg", quality=85)

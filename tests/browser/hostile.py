@@ -1,8 +1,8 @@
-"""Names and bodies that would do something if any page took them for HTML or for code.
+"""Names and bodies that would run if any page inserted them as HTML or code.
 
-Each payload is the name of everything in a virtual host that has it for a name itself: queue,
-exchange, binding key and argument, user, tag, policy of either kind, limit, log, group, connection,
-consumer tag, and in three messages, one of them delayed, the header, the id and the body.
+Each payload is the name of a virtual host and of every object in it: queue, exchange, binding key
+and argument, user, tag, policy of either kind, limit, log, group, connection, consumer tag. It is
+also a header, the ID and the body of three messages, one of them delayed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pika
 
-from tests.browser.world import EVERYTHING, Api, World
+from tests.browser.shop_broker import FULL_ACCESS, Api, ShopBroker
 
 PAYLOADS = (
     "<script>alert(1)</script>",
@@ -32,13 +32,13 @@ PAYLOADS = (
     "../../api/users?\u202e<b onmouseover=alert(15)>#\\u003cb\\u003e",
 )
 LOG = "log of "
-LATE = "late of "
-LEFT = "left over of "
-LATER_MS = 3_600_000
+DELAYED = "delayed of "
+UNCONSUMED = "unconsumed of "
+DELAY_MS = 3_600_000
 
 
 def definitions(payload: str) -> dict[str, list[dict[str, Any]]]:
-    """What can be declared, in the form of a definitions file."""
+    """The objects of one payload, as a definitions file."""
     here = {"vhost": payload}
     lasting = {"durable": True, "auto_delete": False}
     delayed = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "topic"}}
@@ -50,13 +50,13 @@ def definitions(payload: str) -> dict[str, list[dict[str, Any]]]:
         "vhosts": [{"name": payload}],
         "users": [user | {"hashing_algorithm": "rabbit_password_hashing_sha256"}],
         "permissions": [
-            here | {"user": "guest"} | EVERYTHING,
-            here | {"user": payload} | dict.fromkeys(EVERYTHING, re.escape(payload)),
+            here | {"user": "guest"} | FULL_ACCESS,
+            here | {"user": payload} | dict.fromkeys(FULL_ACCESS, re.escape(payload)),
         ],
         "policies": [here | policy | {"name": payload, "apply-to": "queues"}],
         "exchanges": [
             here | lasting | {"name": payload, "type": "topic", "internal": False, "arguments": {}},
-            here | lasting | {"name": LATE + payload, "internal": False} | delayed,
+            here | lasting | {"name": DELAYED + payload, "internal": False} | delayed,
         ],
         "queues": [
             here | lasting | {"name": payload, "arguments": {}},
@@ -66,16 +66,16 @@ def definitions(payload: str) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def build(world: World) -> list[pika.BlockingConnection]:
-    """Everything for every payload; the connections that keep their names alive."""
+def build(broker: ShopBroker) -> list[pika.BlockingConnection]:
+    """Create all objects of all payloads; return the open connections, which have them as names."""
     whole: dict[str, list[dict[str, Any]]] = {}
     for payload in PAYLOADS:
         for kind, objects in definitions(payload).items():
             whole.setdefault(kind, []).extend(objects)
-    world.api.post("definitions", body=whole)
+    broker.api.post("definitions", body=whole)
     for payload in PAYLOADS:
-        _limit(world.api, payload)
-    return [_use(world, payload) for payload in PAYLOADS]
+        _limit(broker.api, payload)
+    return [_connect(broker, payload) for payload in PAYLOADS]
 
 
 def _limit(api: Api, payload: str) -> None:
@@ -85,21 +85,21 @@ def _limit(api: Api, payload: str) -> None:
         api.put(kind, payload, "max-connections", body={"value": 1000})
 
 
-def leave_a_message(api: Api, payload: str) -> None:
-    """In a queue nobody takes from, which the overview warns of."""
-    api.put("queues", payload, LEFT + payload, body={"durable": True})
-    message = {"routing_key": LEFT + payload, "payload": "x", "payload_encoding": "string"}
+def publish_unconsumed(api: Api, payload: str) -> None:
+    """Publish to a queue without consumers, which the overview lists."""
+    api.put("queues", payload, UNCONSUMED + payload, body={"durable": True})
+    message = {"routing_key": UNCONSUMED + payload, "payload": "x", "payload_encoding": "string"}
     api.post("exchanges", payload, "amq.default", "publish", body=message | {"properties": {}})
 
 
-def remove(world: World) -> None:
+def remove(broker: ShopBroker) -> None:
     for payload in PAYLOADS:
-        world.api.delete("vhosts", payload)
-        world.api.delete("users", payload)
+        broker.api.delete("vhosts", payload)
+        broker.api.delete("users", payload)
 
 
-def _use(world: World, payload: str) -> pika.BlockingConnection:
-    connection = world.connect(payload, payload)
+def _connect(broker: ShopBroker, payload: str) -> pika.BlockingConnection:
+    connection = broker.connect(payload, payload)
     channel = connection.channel()
     channel.confirm_delivery()
     channel.basic_qos(prefetch_count=1)
@@ -109,13 +109,13 @@ def _use(world: World, payload: str) -> pika.BlockingConnection:
     for _ in range(2):
         channel.basic_publish(payload, payload, payload.encode(), properties)
     channel.basic_publish(LOG + payload, payload, payload.encode())
-    properties.headers = {payload: payload, "x-delay": LATER_MS}
-    channel.basic_publish(LATE + payload, payload, payload.encode(), properties)
+    properties.headers = {payload: payload, "x-delay": DELAY_MS}
+    channel.basic_publish(DELAYED + payload, payload, payload.encode(), properties)
     group = {"x-group": payload, "x-stream-offset": "first"}
-    channel.basic_consume(payload, _keep, consumer_tag=payload)
-    channel.basic_consume(LOG + payload, _keep, consumer_tag=LOG + payload, arguments=group)
+    channel.basic_consume(payload, _ignore, consumer_tag=payload)
+    channel.basic_consume(LOG + payload, _ignore, consumer_tag=LOG + payload, arguments=group)
     return connection
 
 
-def _keep(channel: Any, method: Any, properties: Any, body: bytes) -> None:
-    """Never acknowledged: the message stays with its consumer, and shows on the pages."""
+def _ignore(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+    """Does not acknowledge the message, so that the pages show it as unacknowledged."""

@@ -1,4 +1,4 @@
-"""Connections and channels: who is there, what they do, and cutting one off."""
+"""Connections and channels: lists, pages, live updates, and closing a connection."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pika.exceptions
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.dashboard import Dashboard, until
-from tests.browser.world import SHOP
+from tests.browser.dashboard import Dashboard, wait_until
+from tests.browser.shop_broker import SHOP
 
 
-def _is_cut_off(connection: pika.BlockingConnection) -> bool:
+def _is_closed(connection: pika.BlockingConnection) -> bool:
     try:
         connection.process_data_events(0)
     except pika.exceptions.AMQPConnectionError:
@@ -21,10 +21,10 @@ def _is_cut_off(connection: pika.BlockingConnection) -> bool:
 
 
 def _listed(tab: Dashboard, name: str) -> bool:
-    return any(one["user_provided_name"] == name for one in tab.api.get("connections"))
+    return any(row["user_provided_name"] == name for row in tab.api.get("connections"))
 
 
-def test_a_client_shows_up_with_its_name_and_channels(tab: Dashboard) -> None:
+def test_client_is_listed_with_its_name_and_channels(tab: Dashboard) -> None:
     tab.open("connections")
     tab.test_id("filter").fill("")
     table = tab.test_id("connections")
@@ -38,12 +38,12 @@ def test_a_client_shows_up_with_its_name_and_channels(tab: Dashboard) -> None:
 
 
 @pytest.mark.parametrize("place", ["list", "connection", "channel"])
-def test_close_a_connection(tab: Dashboard, place: str) -> None:
+def test_close_connection(tab: Dashboard, place: str) -> None:
     name = f"victim from the {place}"
-    connection = tab.world.connect(SHOP, name)
+    connection = tab.broker.connect(SHOP, name)
     channel = connection.channel()
     channel.queue_declare("", exclusive=True)
-    until(lambda: _listed(tab, name), "the connection")
+    wait_until(lambda: _listed(tab, name), "the connection")
     tab.open("connections")
     if place == "list":
         tab.press(f"Close {name}")
@@ -51,32 +51,31 @@ def test_close_a_connection(tab: Dashboard, place: str) -> None:
         tab.test_id("connections").get_by_role("link", name=name).click()
         if place == "channel":
             tab.test_id("connection-channels").get_by_role("link").first.click()
-            tab.press("Close its connection")
-        else:
-            tab.press("Close connection")
-    tab.confirm(f"{name} is cut off with its 1 channel")
-    tab.says("Connection closed")
-    until(lambda: _is_cut_off(connection), "the end of the connection")
+            expect(tab.test_id("connection-channels")).to_have_count(0)
+        tab.press("Close connection")
+    tab.confirm(f"{name} will be disconnected, with 1 channel")
+    tab.expect_toast("Connection closed")
+    wait_until(lambda: _is_closed(connection), "the end of the connection")
     assert not _listed(tab, name)
     if place == "list":
         expect(tab.test_id("connections")).not_to_contain_text(name)
 
 
-def test_a_new_client_appears_without_a_reload(tab: Dashboard) -> None:
-    tab.enter(SHOP)
+def test_new_client_appears_without_a_reload(tab: Dashboard) -> None:
+    tab.select_vhost(SHOP)
     tab.open("connections")
     expect(tab.test_id("connections")).to_contain_text("worker")
     expect(tab.test_id("live")).to_contain_text("Live")
-    connection = tab.world.connect(SHOP, "newcomer")
+    connection = tab.broker.connect(SHOP, "newcomer")
     expect(tab.test_id("connections")).to_contain_text("newcomer")
     connection.close()
     expect(tab.test_id("connections")).not_to_contain_text("newcomer")
 
 
-def test_rates_of_clients_and_their_vhost_are_shown(tab: Dashboard) -> None:
-    """The shop's publisher never rests, so after two samples none of these is zero."""
+def test_rates_of_clients_and_vhost(tab: Dashboard) -> None:
+    """The shop's publisher never pauses, so after two samples no rate is zero."""
     busy = re.compile(r"[1-9][\d.,]*\s?(B|KiB|MiB)/s")
-    tab.enter(SHOP)
+    tab.select_vhost(SHOP)
     tab.open("connections")
     row = tab.test_id("connections").get_by_role("row").filter(has_text="shop-web")
     expect(row).to_have_text(busy)
@@ -89,13 +88,13 @@ def test_rates_of_clients_and_their_vhost_are_shown(tab: Dashboard) -> None:
     expect(tab.test_id("charts")).to_contain_text(re.compile(r"Published [1-9][\d.]*/s"))
 
 
-def test_pausing_stops_the_stream(tab: Dashboard) -> None:
+def test_pause_stops_updates(tab: Dashboard) -> None:
     tab.open("connections")
     expect(tab.test_id("connections")).to_contain_text("worker")
     tab.test_id("live").click()
     expect(tab.test_id("live")).to_contain_text("Paused")
-    connection = tab.world.connect(SHOP, "unseen")
-    until(lambda: _listed(tab, "unseen"))
+    connection = tab.broker.connect(SHOP, "unseen")
+    wait_until(lambda: _listed(tab, "unseen"))
     expect(tab.test_id("connections")).not_to_contain_text("unseen")
     tab.test_id("live").click()
     expect(tab.test_id("connections")).to_contain_text("unseen")

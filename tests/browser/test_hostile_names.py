@@ -1,4 +1,4 @@
-"""Names and bodies are text on every page (R-44): no dialog, no new element, no policy report."""
+"""Names and bodies are shown as text on every page (R-44), never as HTML."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from playwright.sync_api import expect
 
 from tests.browser import hostile
 from tests.browser.dashboard import Dashboard
-from tests.browser.world import World
+from tests.browser.shop_broker import ShopBroker
 from tests.support.brokers import ROOT
 
-# Goes to addresses one by one; each must show its text inside its element, as text.
+# Opens addresses one by one; each must show its text inside its element, as text.
 WALK = """
 async (stops) => {
   const wrong = [];
@@ -40,16 +40,15 @@ async (stops) => {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _hostile_world(world: World, walker: Dashboard) -> Iterator[None]:
-    connections = hostile.build(world)
-    # Hundreds of pages are seen for a moment each: no stream has to be opened for them, but for the
-    # lists.
-    walker.test_id("live").click()
+def _hostile_objects(broker: ShopBroker, shared_tab: Dashboard) -> Iterator[None]:
+    connections = hostile.build(broker)
+    # Hundreds of pages are open for a moment each: they need no stream, except the lists.
+    shared_tab.test_id("live").click()
     yield
-    walker.leave()
+    shared_tab.leave()
     for connection in connections:
         connection.close()
-    hostile.remove(world)
+    hostile.remove(broker)
 
 
 def _address(*segments: str, query: str = "") -> str:
@@ -68,10 +67,10 @@ def _stops_of(payload: str, connection: str) -> list[tuple[str, str, str]]:
         (_address(*queue, query="tab=publish"), "main", payload),
         (_address(*queue, query="tab=bindings"), "[data-testid=bindings-source]", payload),
         (_address("exchanges", query=named), "[data-testid=exchanges] tbody a", payload),
-        (_address(*exchange), "[data-testid=routing-map]", payload[:15]),
+        (_address(*exchange), "[data-testid=topology-map]", payload[:15]),
         (_address(*exchange, query="tab=bindings"), "[data-testid=bindings-destination]", payload),
         (
-            _address("exchanges", payload, hostile.LATE + payload, query="tab=scheduled"),
+            _address("exchanges", payload, hostile.DELAYED + payload, query="tab=scheduled"),
             "[data-testid=scheduled-message] pre",
             payload,
         ),
@@ -79,26 +78,26 @@ def _stops_of(payload: str, connection: str) -> list[tuple[str, str, str]]:
         (_address("channels", f"{connection} (1)"), "[data-testid=consumers] tbody", payload),
         (_address("logs", payload, hostile.LOG + payload), "[data-testid=group]", payload),
         (_address("history", query=traced), "[data-testid=timeline]", payload),
-        (_address("history", query=traced), "[data-testid=legs] tbody", payload),
+        (_address("history", query=traced), "[data-testid=queue-visits] tbody", payload),
         (_address("history", query=traced), "main dl.facts dd", payload),
         (_address("history", query=traced), "main pre", payload),
         (_address("users", payload), "[data-testid=permissions]", payload),
         (_address("users", payload), ".page-sub", payload),
         (_address("vhosts", payload), "[data-testid=permissions]", payload),
-        (_address(payload), "h1", "No such page"),
+        (_address(payload), "h1", "Page not found"),
     ]
 
 
-def _connections(world: World) -> dict[str, str]:
-    return {one["user_provided_name"]: one["name"] for one in world.api.get("connections")}
+def _connections(broker: ShopBroker) -> dict[str, str]:
+    return {row["user_provided_name"]: row["name"] for row in broker.api.get("connections")}
 
 
 LISTS = {
     "queues": "a", "exchanges": ".vhost-tag", "connections": "a", "channels": ".under",
     "logs": "a", "users": "a", "vhosts": "a",
 }  # fmt: skip
-"""What a row shows the payload in: its name, or what stands beside it. Of exchanges there are too
-many for one page: their names are looked for one by one."""
+"""The element of a row that shows the payload. There are too many exchanges for one page: their
+names are checked one by one."""
 OTHERS: dict[str, tuple[str, ...]] = {
     "policies": ("[data-testid=policies] tbody", "[data-testid=operator-policies] tbody"),
     "limits": ("[data-testid=vhost-limits] tbody", "[data-testid=user-limits] tbody"),
@@ -109,17 +108,17 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "new-queue": ("[data-testid=declare-queue] select",),
     "new-exchange": ("[data-testid=declare-exchange] select",),
 }
-"""Where a page that is no list shows every payload."""
+"""The elements of other pages that show every payload."""
 NAMELESS = {
     "history": ("[data-testid=history-messages]", "Messages"),
     "settings": ("[data-testid=settings] tbody", "heartbeat"),
 }
-"""What shows that a page without foreign names has its data."""
+"""An element and a text that show that a page without payloads has its data."""
 OF_ONE_VHOST = ("", "routing")
-"""Seen in `test_chosen_vhost`: they show names of a few queues, or of one virtual host."""
+"""Pages that show one virtual host: see `test_pages_of_the_selected_vhost`."""
 
 
-def test_every_page_of_the_dashboard_is_walked() -> None:
+def test_every_page_is_checked() -> None:
     source = (ROOT / "http_admin" / "ui" / "src" / "app.tsx").read_text(encoding="utf-8")
     lists = set(re.findall(r"case '([^']*)':", source))
     assert lists == {*LISTS, *OTHERS, *NAMELESS, *OF_ONE_VHOST}
@@ -139,88 +138,92 @@ def _stops_of_lists() -> list[tuple[str, str, str]]:
     return stops + [(_address(page), *sign) for page, sign in NAMELESS.items()]
 
 
-def test_lists_show_names_as_text(walker: Dashboard) -> None:
-    """With live updates: what is there, and what comes while the page is open."""
-    walker.test_id("live").click()
-    expect(walker.test_id("live")).to_contain_text("Live")
-    assert walker.page.evaluate(WALK, _stops_of_lists()) == []
-    walker.open("queues", query=f"name={quote(hostile.LEFT)}")
-    for payloads in (hostile.PAYLOADS[:1], hostile.PAYLOADS[1:]):  # the latter when it is shown
+def test_lists_show_names_as_text(shared_tab: Dashboard) -> None:
+    """Both for objects that exist and for those that are created while the page is open."""
+    shared_tab.test_id("live").click()
+    expect(shared_tab.test_id("live")).to_contain_text("Live")
+    assert shared_tab.page.evaluate(WALK, _stops_of_lists()) == []
+    shared_tab.open("queues", query=f"name={quote(hostile.UNCONSUMED)}")
+    for payloads in (
+        hostile.PAYLOADS[:1],
+        hostile.PAYLOADS[1:],
+    ):  # the latter while the list is open
         for payload in payloads:
-            hostile.leave_a_message(walker.api, payload)
+            hostile.publish_unconsumed(shared_tab.api, payload)
         for payload in payloads:
-            rows = walker.test_id("queues").locator("tbody")
-            expect(rows).to_contain_text(hostile.LEFT + payload)
+            rows = shared_tab.test_id("queues").locator("tbody")
+            expect(rows).to_contain_text(hostile.UNCONSUMED + payload)
     for payload in hostile.PAYLOADS:
-        walker.api.delete("queues", payload, hostile.LEFT + payload)
-    walker.test_id("live").click()
-    expect(walker.test_id("live")).to_contain_text("Paused")
-    walker.watch.must_be_clean()
+        shared_tab.api.delete("queues", payload, hostile.UNCONSUMED + payload)
+    shared_tab.test_id("live").click()
+    expect(shared_tab.test_id("live")).to_contain_text("Paused")
+    shared_tab.monitor.assert_clean()
 
 
 @pytest.mark.parametrize("payload", hostile.PAYLOADS, ids=map(str, range(1, 16)))
-def test_pages_of_one_thing_show_its_name_as_text(walker: Dashboard, payload: str) -> None:
-    connection = _connections(walker.world)[payload]
-    assert walker.page.evaluate(WALK, _stops_of(payload, connection)) == []
-    walker.open("logs", payload, hostile.LOG + payload)
-    walker.press("Read records")
-    expect(walker.test_id("records").locator("summary")).to_contain_text(payload)
-    walker.watch.must_be_clean()
+def test_pages_of_one_object_show_its_name_as_text(shared_tab: Dashboard, payload: str) -> None:
+    connection = _connections(shared_tab.broker)[payload]
+    assert shared_tab.page.evaluate(WALK, _stops_of(payload, connection)) == []
+    shared_tab.open("logs", payload, hostile.LOG + payload)
+    shared_tab.press("Read records")
+    expect(shared_tab.test_id("records").locator("summary")).to_contain_text(payload)
+    shared_tab.monitor.assert_clean()
 
 
-def test_chosen_vhost(walker: Dashboard) -> None:
+def test_pages_of_the_selected_vhost(shared_tab: Dashboard) -> None:
     for payload in hostile.PAYLOADS:
-        hostile.leave_a_message(walker.api, payload)
-        walker.open("routing")
-        walker.test_id("vhost").select_option(payload)
-        expect(walker.page.locator("main")).to_contain_text(f"Every binding in {payload}")
-        expect(walker.test_id("routing-map")).to_contain_text(payload[:15])
-        walker.open("")
-        expect(walker.test_id("piles").locator("tbody")).to_contain_text(hostile.LEFT + payload)
-        expect(walker.test_id("health")).to_contain_text(f"No consumer on {hostile.LEFT}{payload}.")
-        walker.api.delete("queues", payload, hostile.LEFT + payload)
-    walker.test_id("vhost").select_option("")
-    walker.watch.must_be_clean()
+        hostile.publish_unconsumed(shared_tab.api, payload)
+        shared_tab.open("routing")
+        shared_tab.test_id("vhost").select_option(payload)
+        expect(shared_tab.page.locator("main")).to_contain_text(f"All bindings in {payload}")
+        expect(shared_tab.test_id("topology-map")).to_contain_text(payload[:15])
+        shared_tab.open("")
+        queue = hostile.UNCONSUMED + payload
+        expect(shared_tab.test_id("longest-queues").locator("tbody")).to_contain_text(queue)
+        expect(shared_tab.test_id("health")).to_contain_text(f"{queue}.")
+        shared_tab.api.delete("queues", payload, hostile.UNCONSUMED + payload)
+    shared_tab.test_id("vhost").select_option("")
+    shared_tab.monitor.assert_clean()
 
 
-def test_errors(walker: Dashboard) -> None:
-    walker.watch.expect("400")
-    walker.open("new-queue")
-    form = walker.test_id("declare-queue")
-    form.get_by_label("Most messages").fill("5")
+def test_error_messages(shared_tab: Dashboard) -> None:
+    shared_tab.monitor.allow("400")
+    shared_tab.open("new-queue")
+    form = shared_tab.test_id("declare-queue")
+    form.get_by_label("Max messages").fill("5")
     for payload in hostile.PAYLOADS:
         form.get_by_label("Name required").fill(payload)
         form.get_by_label("Virtual host").select_option(payload)
-        walker.press("Declare queue", form)
+        shared_tab.press("Declare queue", form)
         expect(form.get_by_test_id("error")).to_contain_text(f"for queue '{payload}'")
-    walker.watch.must_be_clean()
-    walker.watch.forget()
+    shared_tab.monitor.assert_clean()
+    shared_tab.monitor.reset()
 
 
-def test_questions_and_notices(walker: Dashboard) -> None:
-    leaving = [f"{payload} leaves" for payload in hostile.PAYLOADS]
-    for name in leaving:
-        walker.api.put("users", name, body={"password": "short", "tags": ""})
-    walker.open("users")
-    for name in leaving:
-        walker.press(f"Delete {name}")
-        walker.confirm("Its password")
-        walker.says(f"User {name} is deleted.")
-    assert not any(walker.api.has("users", name) for name in leaving)
-    walker.watch.must_be_clean()
+def test_dialogs_and_toasts(shared_tab: Dashboard) -> None:
+    names = [f"{payload} is deleted" for payload in hostile.PAYLOADS]
+    for name in names:
+        shared_tab.api.put("users", name, body={"password": "short", "tags": ""})
+    shared_tab.open("users")
+    for name in names:
+        shared_tab.press(f"Delete {name}")
+        shared_tab.confirm("The password")
+        shared_tab.expect_toast(f"User {name} deleted.")
+    assert not any(shared_tab.api.has("users", name) for name in names)
+    shared_tab.monitor.assert_clean()
 
 
-def test_the_watch_would_see_a_break_in(walker: Dashboard) -> None:
-    """A check that finds nothing must be able to find something."""
-    notes: list[Any] = walker.watch.notes
-    walker.page.evaluate(
+def test_monitor_detects_injected_html(shared_tab: Dashboard) -> None:
+    """Proves that the monitor detects violations."""
+    violations: list[Any] = shared_tab.monitor.violations
+    shared_tab.page.evaluate(
         "document.querySelector('main').insertAdjacentHTML('beforeend', '<img src=x onerror=x()>')"
     )
-    expect(walker.page.locator("main img")).to_have_count(1)
-    walker.page.evaluate("alert('seen')")
-    walker.page.evaluate("fetch('http://127.0.0.1:9/').catch(() => 0)")
-    walker.watch.collect()
-    text = "\n".join(notes)
+    expect(shared_tab.page.locator("main img")).to_have_count(1)
+    shared_tab.page.evaluate("alert('seen')")
+    shared_tab.page.evaluate("fetch('http://127.0.0.1:9/').catch(() => 0)")
+    shared_tab.monitor.collect()
+    text = "\n".join(violations)
     for sign in ("element <img", "attribute onerror", "CSP", "dialog seen", "console"):
         assert sign in text, text
-    walker.watch.forget()
+    shared_tab.monitor.reset()

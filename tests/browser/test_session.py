@@ -1,4 +1,4 @@
-"""Signing in and out in a real browser, and what other sites can do to it (R-45): nothing."""
+"""Signing in and out in a browser, and protection against other sites (R-45)."""
 
 from __future__ import annotations
 
@@ -11,113 +11,113 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-import http_admin.auth
 import leveret
+from leveret.http_admin import auth
 from tests.browser.conftest import FOREIGN_HOST
-from tests.browser.dashboard import NOWHERE, Dashboard
-from tests.browser.world import SHOP, World
+from tests.browser.dashboard import BLANK_PAGE, Dashboard
+from tests.browser.shop_broker import SHOP, ShopBroker
 
 SESSION = "leveret_session"
 
 
 def _cookie(tab: Dashboard) -> dict[str, object]:
-    found = [one for one in tab.page.context.cookies() if one.get("name") == SESSION]
-    return dict(found[0]) if found else {}
+    cookies = [cookie for cookie in tab.page.context.cookies() if cookie.get("name") == SESSION]
+    return dict(cookies[0]) if cookies else {}
 
 
-def _whoami(world: World, cookie: dict[str, object]) -> int:
+def _whoami(broker: ShopBroker, cookie: dict[str, object]) -> int:
     header = {"cookie": f"{SESSION}={cookie['value']}"}
-    return httpx.get(f"{world.url}/api/whoami", headers=header, timeout=30).status_code
+    return httpx.get(f"{broker.url}/api/whoami", headers=header, timeout=30).status_code
 
 
-def test_sign_in_and_out(stranger: Dashboard, world: World) -> None:
-    stranger.watch.expect("401")
-    stranger.sign_in(password="wrong")
-    expect(stranger.test_id("error")).to_contain_text("do not match")
-    assert _cookie(stranger) == {}
-    stranger.page.get_by_label("Password").fill("guest")
-    stranger.page.keyboard.press("Enter")
-    expect(stranger.heading("Overview")).to_be_visible()
-    first = _cookie(stranger)
+def test_sign_in_and_out(signed_out_tab: Dashboard, broker: ShopBroker) -> None:
+    signed_out_tab.monitor.allow("401")
+    signed_out_tab.sign_in(password="wrong")
+    expect(signed_out_tab.test_id("error")).to_contain_text("do not match")
+    assert _cookie(signed_out_tab) == {}
+    signed_out_tab.page.get_by_label("Password").fill("guest")
+    signed_out_tab.page.keyboard.press("Enter")
+    expect(signed_out_tab.heading("Overview")).to_be_visible()
+    first = _cookie(signed_out_tab)
     assert first["httpOnly"] is True and first["sameSite"] == "Strict" and first["path"] == "/"
-    stranger.page.reload()
-    expect(stranger.heading("Overview")).to_be_visible()
-    stranger.test_id("sign-out").click()
-    expect(stranger.page.get_by_text("You have signed out")).to_be_visible()
-    assert _cookie(stranger) == {} and _whoami(world, first) == 401
-    stranger.sign_in()
-    expect(stranger.heading("Overview")).to_be_visible()
-    assert _cookie(stranger)["value"] != first["value"]
+    signed_out_tab.page.reload()
+    expect(signed_out_tab.heading("Overview")).to_be_visible()
+    signed_out_tab.test_id("sign-out").click()
+    expect(signed_out_tab.page.get_by_text("You have signed out")).to_be_visible()
+    assert _cookie(signed_out_tab) == {} and _whoami(broker, first) == 401
+    signed_out_tab.sign_in()
+    expect(signed_out_tab.heading("Overview")).to_be_visible()
+    assert _cookie(signed_out_tab)["value"] != first["value"]
 
 
-def test_no_secret_is_within_reach_of_scripts(tab: Dashboard) -> None:
+def test_scripts_cannot_read_secrets(tab: Dashboard) -> None:
     assert tab.page.evaluate("document.cookie") == ""
-    kept = tab.page.evaluate("JSON.stringify({...localStorage, ...sessionStorage})")
-    assert "guest" not in kept and str(_cookie(tab)["value"]) not in kept
+    stored = tab.page.evaluate("JSON.stringify({...localStorage, ...sessionStorage})")
+    assert "guest" not in stored and str(_cookie(tab)["value"]) not in stored
 
 
-def test_a_lost_session_leads_to_the_form_and_back_to_the_page(stranger: Dashboard) -> None:
-    stranger.watch.expect("401")
-    stranger.sign_in()
-    expect(stranger.heading("Overview")).to_be_visible()
-    stranger.page.context.clear_cookies()
-    stranger.open("queues")
-    expect(stranger.page.get_by_text("Your session has ended")).to_be_visible()
-    stranger.sign_in()
-    expect(stranger.test_id("queues")).to_be_visible()
+def test_page_returns_after_a_lost_session_and_new_sign_in(signed_out_tab: Dashboard) -> None:
+    signed_out_tab.monitor.allow("401")
+    signed_out_tab.sign_in()
+    expect(signed_out_tab.heading("Overview")).to_be_visible()
+    signed_out_tab.page.context.clear_cookies()
+    signed_out_tab.open("queues")
+    expect(signed_out_tab.page.get_by_text("Your session has ended")).to_be_visible()
+    signed_out_tab.sign_in()
+    expect(signed_out_tab.test_id("queues")).to_be_visible()
 
 
 @pytest.fixture
-def near(stranger: Dashboard) -> Iterator[Dashboard]:
-    """The sign-in page of a broker inside this process, whose rules a test can bend."""
+def local_tab(signed_out_tab: Dashboard) -> Iterator[Dashboard]:
+    """The sign-in page of a broker in this process, whose limits a test can change."""
     settings = leveret.in_process_settings(http_enabled=True, login_tries_per_source=1)
     with leveret.ThreadedBroker(settings) as broker:
-        stranger.visit(broker.http_url)
-        yield stranger
-        stranger.watch.collect()
-        stranger.page.goto(NOWHERE)
+        signed_out_tab.visit(broker.http_url)
+        yield signed_out_tab
+        signed_out_tab.monitor.collect()
+        signed_out_tab.page.goto(BLANK_PAGE)
 
 
-def test_silence_ends_the_session(near: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
-    near.watch.expect("401")
-    near.sign_in()
-    expect(near.heading("Overview")).to_be_visible()
-    monkeypatch.setattr(http_admin.auth, "IDLE_SECONDS", -1.0)
-    near.open("queues")
-    expect(near.page.get_by_text("Your session has ended")).to_be_visible()
+def test_idle_session_ends(local_tab: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    local_tab.monitor.allow("401")
+    local_tab.sign_in()
+    expect(local_tab.heading("Overview")).to_be_visible()
+    monkeypatch.setattr(auth, "IDLE_SECONDS", -1.0)
+    local_tab.open("queues")
+    expect(local_tab.page.get_by_text("Your session has ended")).to_be_visible()
 
 
-def test_guessing_is_slowed_down_in_words(near: Dashboard) -> None:
-    near.watch.expect("401|429")
-    near.sign_in(password="guess")
-    expect(near.test_id("error")).to_contain_text("do not match")
-    near.sign_in()
-    expect(near.test_id("error")).to_contain_text("Too many failed log-ins")
+def test_too_many_failed_logins_show_an_error(local_tab: Dashboard) -> None:
+    local_tab.monitor.allow("401|429")
+    local_tab.sign_in(password="guess")
+    expect(local_tab.test_id("error")).to_contain_text("do not match")
+    local_tab.sign_in()
+    expect(local_tab.test_id("error")).to_contain_text("Too many failed logins")
 
 
-def test_a_monitor_sees_much_and_changes_little(stranger: Dashboard) -> None:
-    stranger.sign_in("anna", "anna")
-    expect(stranger.heading("Overview")).to_be_visible()
-    menu = stranger.page.locator("#nav")
+def test_monitoring_user_cannot_administer(signed_out_tab: Dashboard) -> None:
+    signed_out_tab.sign_in("anna", "anna")
+    expect(signed_out_tab.heading("Overview")).to_be_visible()
+    menu = signed_out_tab.page.locator("#nav")
     expect(menu).to_contain_text("Settings")
     for hidden in ("Users", "Policies", "Limits", "Definitions"):
         expect(menu).not_to_contain_text(hidden)
-    stranger.open("connections")
-    expect(stranger.test_id("connections")).to_contain_text("shop-web")
-    stranger.watch.expect("40[13]")
-    stranger.open("users")
-    expect(stranger.test_id("error").first).to_contain_text("Not allowed")
-    stranger.open("connections")
-    stranger.press("Close shop-web")
-    stranger.confirm("shop-web is cut off")
-    stranger.says("Not allowed")
+    signed_out_tab.open("connections")
+    expect(signed_out_tab.test_id("connections")).to_contain_text("shop-web")
+    signed_out_tab.monitor.allow("40[13]")
+    signed_out_tab.open("users")
+    expect(signed_out_tab.test_id("error").first).to_contain_text("Not allowed")
+    signed_out_tab.open("connections")
+    signed_out_tab.press("Close shop-web")
+    signed_out_tab.confirm("shop-web will be disconnected")
+    signed_out_tab.expect_toast("Not allowed")
 
 
-def test_who_has_no_role_is_not_let_in(stranger: Dashboard) -> None:
-    stranger.watch.expect("403")
-    stranger.sign_in("kiosk", "kiosk")
-    expect(stranger.test_id("error")).to_contain_text("no management tag")
-    assert _cookie(stranger) == {}
+def test_user_without_management_tag_cannot_sign_in(signed_out_tab: Dashboard) -> None:
+    signed_out_tab.monitor.allow("403")
+    signed_out_tab.sign_in("kiosk", "kiosk")
+    expect(signed_out_tab.test_id("error")).to_contain_text("no management tag")
+    assert _cookie(signed_out_tab) == {}
 
 
 ATTACK = """<!doctype html><title>Kittens</title>
@@ -135,9 +135,9 @@ READ = """([method, url]) =>
 
 
 @pytest.fixture
-def evil_port(world: World) -> Iterator[int]:
-    """Another site, on another port of this machine."""
-    page = ATTACK.format(target=world.url, vhost=SHOP).encode()
+def evil_port(broker: ShopBroker) -> Iterator[int]:
+    """The port of another site on this machine."""
+    page = ATTACK.format(target=broker.url, vhost=SHOP).encode()
 
     class Kittens(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -160,19 +160,19 @@ def evil_port(world: World) -> Iterator[int]:
 
 
 @pytest.fixture
-def victim(stranger: Dashboard) -> Dashboard:
-    """Signed in, and about to visit places where much happens that the watch is not there for."""
-    stranger.sign_in()
-    expect(stranger.heading("Overview")).to_be_visible()
-    stranger.watch.must_be_clean()
-    stranger.watch.expect("")
-    return stranger
+def victim(signed_out_tab: Dashboard) -> Dashboard:
+    """A signed-in tab that is about to visit other sites, where violations are expected."""
+    signed_out_tab.sign_in()
+    expect(signed_out_tab.heading("Overview")).to_be_visible()
+    signed_out_tab.monitor.assert_clean()
+    signed_out_tab.monitor.allow("")
+    return signed_out_tab
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", FOREIGN_HOST])
-def test_another_site_changes_nothing(victim: Dashboard, evil_port: int, host: str) -> None:
-    """From 127.0.0.1 even the strict cookie comes along; from a foreign name it does not."""
-    page, target = victim.page, f"{victim.world.url}/api"
+def test_other_site_cannot_change_anything(victim: Dashboard, evil_port: int, host: str) -> None:
+    """From 127.0.0.1 the browser sends even the strict cookie; from another name it does not."""
+    page, target = victim.page, f"{victim.broker.url}/api"
     page.goto(f"http://{host}:{evil_port}/")
     message = {"routing_key": "acme", "payload": "", "payload_encoding": "string", "properties": {}}
     url = f"{target}/exchanges/{SHOP}/amq.default/publish"
@@ -187,15 +187,15 @@ def test_another_site_changes_nothing(victim: Dashboard, evil_port: int, host: s
     assert victim.api.get("queues", SHOP, "acme")["messages"] == 0
 
 
-def test_no_other_site_may_frame_the_dashboard(victim: Dashboard, evil_port: int) -> None:
+def test_other_site_cannot_frame_the_ui(victim: Dashboard, evil_port: int) -> None:
     victim.page.goto(f"http://127.0.0.1:{evil_port}/")
     framed = victim.page.frames[1]
     assert framed.url.startswith("chrome-error:")
     assert framed.get_by_label("Password").count() == 0
 
 
-def test_a_forged_host_gets_nothing(victim: Dashboard) -> None:
-    """DNS rebinding: a foreign name that leads here."""
-    answer = victim.page.goto(f"http://{FOREIGN_HOST}:{victim.world.target.http_port}/")
+def test_forged_host_header_is_refused(victim: Dashboard) -> None:
+    """DNS rebinding: another name that resolves to this machine."""
+    answer = victim.page.goto(f"http://{FOREIGN_HOST}:{victim.broker.target.http_port}/")
     assert answer is not None and answer.status == 400
     assert "does not answer to that host name" in victim.page.inner_text("body")

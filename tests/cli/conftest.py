@@ -1,4 +1,4 @@
-"""A small HTTP server that answers as scripted and writes down what it was asked."""
+"""A small HTTP server with scripted answers that records its requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Answer = Any
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """One request: path as sent (escapes kept), query, decoded JSON body, headers."""
 
     method: str
@@ -35,46 +35,46 @@ class Asked:
 
 
 @dataclass
-class Scripted:
-    """`answers["GET /api/x"]` is JSON, bytes, a (status, value) pair, `Turns` or a callable."""
+class FakeServer:
+    """`answers["GET /api/x"]` is JSON, bytes, (status, value), `AnswerSequence` or a callable."""
 
     url: str = ""
     answers: dict[str, Answer] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     password: str = "guest"
     close: Callable[[], None] = lambda: None
 
     def lines(self) -> list[str]:
-        return [request.line for request in self.asked]
+        return [request.line for request in self.requests]
 
     def bodies(self, line: str) -> list[Any]:
-        return [request.body for request in self.asked if request.line == line]
+        return [request.body for request in self.requests if request.line == line]
 
-    def answer(self, request: Asked) -> tuple[int, Answer]:
+    def answer(self, request: Request) -> tuple[int, Answer]:
         expected = base64.b64encode(f"guest:{self.password}".encode()).decode()
         if request.headers.get("authorization") != f"Basic {expected}":
             return 401, {"error": "not_authorized", "reason": "Login failed"}
         if request.line not in self.answers:
             missing = {"error": "Object Not Found", "reason": "Not Found"}
             return (404, missing) if request.method == "GET" else (204, None)
-        found = self.answers[request.line]
-        if isinstance(found, Turns):
-            found = found.items.pop(0)
-        if callable(found):
-            found = found()
-        return found if isinstance(found, tuple) else (200, found)
+        answer = self.answers[request.line]
+        if isinstance(answer, AnswerSequence):
+            answer = answer.items.pop(0)
+        if callable(answer):
+            answer = answer()
+        return answer if isinstance(answer, tuple) else (200, answer)
 
 
 @dataclass
-class Turns:
-    """Different answers to the same request, one after the other."""
+class AnswerSequence:
+    """Successive answers to the same request."""
 
     items: list[Answer]
 
 
-def _handler(script: Scripted) -> type[BaseHTTPRequestHandler]:
+def _handler(script: FakeServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        # HTTP/1.0: every request is a connection of its own, so a closed server is gone at once.
+        # HTTP/1.0: each request has its own connection, so a closed server stops at once.
         protocol_version = "HTTP/1.0"
 
         def handle_any(self) -> None:
@@ -82,8 +82,8 @@ def _handler(script: Scripted) -> type[BaseHTTPRequestHandler]:
             content = self.rfile.read(int(self.headers.get("content-length") or 0))
             headers = {key.lower(): value for key, value in self.headers.items()}
             body = json.loads(content) if content else None
-            request = Asked(self.command, parts.path, dict(parse_qsl(parts.query)), body, headers)
-            script.asked.append(request)
+            request = Request(self.command, parts.path, dict(parse_qsl(parts.query)), body, headers)
+            script.requests.append(request)
             status, value = script.answer(request)
             payload = value if isinstance(value, bytes) else json.dumps(value).encode()
             payload = b"" if value is None else payload
@@ -101,8 +101,8 @@ def _handler(script: Scripted) -> type[BaseHTTPRequestHandler]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
-    script = Scripted()
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    script = FakeServer()
     http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(script))
     http.daemon_threads = True
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})

@@ -13,7 +13,7 @@ class Row:
     answers: dict[str, Any] = field(default_factory=dict)
 
 
-def asks(line: str, body: Any = None, **query: str) -> tuple[str, Any, dict[str, str]]:
+def expect(line: str, body: Any = None, **query: str) -> tuple[str, Any, dict[str, str]]:
     return line, body, query
 
 

@@ -1,8 +1,8 @@
-"""The commands against a real Leveret: a story for each group of them.
+"""The commands against a real Leveret, one scenario for each group of commands.
 
-The server is a process of its own. Most commands run in this process, as the other tests of the
-command line do, because starting an interpreter for each would take most of the time; the last
-test starts them as programs, and stops the server with one.
+The server is a separate process. Most commands run in this process, like the other tests of the
+command line, because starting an interpreter for each would take most of the time; the last test
+starts them as programs, and stops the server with one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def target() -> Iterator[Target]:
 
 @pytest.fixture
 def leveret(target, cli, monkeypatch):
-    """`leveret("list_queues")`: what the command printed; with `code`, also how it must end."""
+    """`leveret("list_queues")` returns what it printed; `code` is the expected exit code."""
     for name in ("LEVERET_USER", "LEVERET_PASSWORD", "LEVERET_VHOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LEVERET_URL", f"http://127.0.0.1:{target.http_port}")
@@ -50,13 +50,13 @@ def rows(leveret):
     """The rows of a listing."""
 
     def read(*words: str) -> list[Any]:
-        found: list[Any] = json.loads(leveret(*words, "--formatter", "json"))
-        return found
+        items: list[Any] = json.loads(leveret(*words, "--formatter", "json"))
+        return items
 
     return read
 
 
-def test_server_is_looked_at(leveret, rows):
+def test_server_commands(leveret, rows):
     assert "Leveret" in leveret("status")
     leveret("ping")
     assert leveret("version", "--server").strip()
@@ -71,18 +71,16 @@ def test_server_is_looked_at(leveret, rows):
     leveret("health", "port-listener/1", code=1)
 
 
-def test_a_port_that_is_not_for_http_is_asked_about(leveret, target):
+def test_port_of_another_protocol_is_reported(leveret, target):
     amqp, http = (f"127.0.0.1:{port}" for port in (target.port, target.http_port))
     said = leveret("ping", "--url", f"http://{amqp}", code=ExitCode.UNAVAILABLE)
-    assert "; is that its HTTP port, 15672 unless set otherwise, and not for https?" in said
+    assert "; is this its HTTP port (by default 15672), and does it use http, not https?" in said
     said = leveret("ping", "--url", f"https://{http}", code=ExitCode.UNAVAILABLE)
-    assert (
-        said
-        == f"leveret: https://{http} does not speak TLS; its URL begins with http, not https.\n"
-    )
+    expected = f"leveret: https://{http} does not use TLS; use http instead of https in the URL.\n"
+    assert said == expected
 
 
-def test_a_certificate_that_is_not_trusted_says_why(cli, tmp_path):
+def test_untrusted_certificate_is_explained(cli, tmp_path):
     authority = trustme.CA()
     made = authority.issue_cert("localhost")
     made.private_key_and_cert_chain_pem.write_to_path(tmp_path / "own.pem")
@@ -100,27 +98,25 @@ def test_a_certificate_that_is_not_trusted_says_why(cli, tmp_path):
         assert ping("localhost", "--ca-file", f"{tmp_path}/ca.pem").code == 0
         unknown = ping("localhost")
         assert unknown.code == ExitCode.UNAVAILABLE
-        assert unknown.err.endswith("; --ca-file names who signed it.\n")
+        assert unknown.err.endswith("; --ca-file adds the authority that signed it.\n")
         other = ping("127.0.0.1", "--ca-file", f"{tmp_path}/ca.pem")
         assert other.code == ExitCode.UNAVAILABLE
         assert "mismatch" in other.err and "--ca-file" not in other.err
         nothing = ping("localhost", "--ca-file", f"{tmp_path}/none.pem")
-        said = f"leveret: {tmp_path}/none.pem cannot be used: it has no certificate in PEM.\n"
+        said = f"leveret: {tmp_path}/none.pem cannot be used: it contains no PEM certificate.\n"
         assert (nothing.code, nothing.err) == (ExitCode.USAGE, said)
 
 
-def test_a_log_is_not_got_from_and_says_what_reads_it(leveret):
+def test_get_and_consume_refer_logs_to_log_consume(leveret):
     leveret("log", "create", "a-log")
     for command in ("get", "consume"):
         said = leveret(command, "a-log", "-q", code=1)
-        assert (
-            said
-            == "leveret: 'a-log' is a log; `leveret log consume a-log --from-beginning` reads it.\n"
-        )
+        expected = "'a-log' is a log; use `leveret log consume a-log --from-beginning`."
+        assert said == f"leveret: {expected}\n"
     leveret("log", "delete", "a-log")
 
 
-def test_mistakes_are_answered_with_what_is_wrong(leveret, cli):
+def test_errors_name_the_mistake(leveret, cli):
     leveret("declare_queue", "here")
     for words, code, said in (
         (("bind", "amq.topic", "gone"), 66, "there is no queue 'gone' in vhost '/'."),
@@ -128,7 +124,7 @@ def test_mistakes_are_answered_with_what_is_wrong(leveret, cli):
         (("bind", "amq.topic", "gone", "--to-exchange"), 66, "no exchange 'gone' in vhost"),
         (("bind", "", "here"), 2, "a name must not be empty"),
         (("set_permissions", "gone", "", "", ""), 66, "there is no user 'gone'.\n"),
-        (("publish", "-P", "messageid=1", "x"), 2, "there is no property 'messageid'; the"),
+        (("publish", "-P", "messageid=1", "x"), 2, "unknown property 'messageid'; properties"),
         (("set_policy", "p", ".*", "max-length=3"), 2, 'such as {"max-length": 1000}'),
         (("set_policy", "p", ".*", '{"max-lenght": 3}'), 1, "did you mean 'max-length'?"),
         (("set_policy", "p", ".*", '{"colour": 3}'), 1, "not a recognised policy setting\n"),
@@ -157,22 +153,22 @@ def test_mistakes_are_answered_with_what_is_wrong(leveret, cli):
         "log consume l --group g",
     ],
 )
-def test_a_missing_vhost_is_what_is_missing(leveret, line):
+def test_missing_vhost_is_reported_instead_of_the_object(leveret, line):
     said = leveret(*line.split(), "-q", "-p", "gone", code=ExitCode.NOT_FOUND)
     assert said == "leveret: there is no vhost 'gone'.\n"
 
 
-def test_the_last_administrator_cannot_shut_the_door(leveret, cli):
+def test_last_administrator_cannot_be_removed(leveret, cli):
     for words in (("set_user_tags", "guest", "admin"), ("clear_password", "guest")):
-        assert "make another one first" in leveret(*words, code=1)
-    assert "make another one first" in leveret("delete_user", "guest", code=1)
+        assert "create another administrator first" in leveret(*words, code=1)
+    assert "create another administrator first" in leveret("delete_user", "guest", code=1)
     leveret("add_user", "boss", "pw", "--tags", "administrator")
-    assert "The tag 'admin' gives no rights" in cli("set_user_tags", "guest", "admin").err
+    assert "The tag 'admin' grants nothing" in cli("set_user_tags", "guest", "admin").err
     leveret("set_user_tags", "guest", "administrator", "--user", "boss", "--password", "pw")
     leveret("delete_user", "boss")
 
 
-def test_topology_is_declared_listed_and_deleted(leveret, rows):
+def test_topology_commands(leveret, rows):
     leveret("declare_queue", "q", "-a", "x-max-length=5")
     leveret("declare_exchange", "x", "--type", "topic")
     leveret("bind", "x", "q", "-k", "a.#")
@@ -190,7 +186,7 @@ def test_topology_is_declared_listed_and_deleted(leveret, rows):
     assert "no queue" in leveret("purge_queue", "q", code=ExitCode.NOT_FOUND).lower()
 
 
-def test_messages_go_in_and_come_out(leveret, rows):
+def test_message_commands(leveret, rows):
     leveret("declare_queue", "letters")
     leveret("publish", "one", "-k", "letters", "-H", "n=1", "-P", "message_id=7")
     leveret("publish", "two", "-k", "letters")
@@ -203,7 +199,7 @@ def test_messages_go_in_and_come_out(leveret, rows):
     leveret("delete_queue", "letters")
 
 
-def test_scheduled_messages_are_listed_and_cancelled(leveret, rows):
+def test_scheduled_message_commands(leveret, rows):
     leveret("declare_queue", "alarms")
     leveret(
         "declare_exchange", "later", "--type", "x-delayed-message", "-a", "x-delayed-type=fanout"
@@ -217,14 +213,14 @@ def test_scheduled_messages_are_listed_and_cancelled(leveret, rows):
     first = str(waiting[0]["id"])
     leveret("cancel_scheduled", "later", first)
     said = leveret("cancel_scheduled", "later", first, code=ExitCode.NOT_FOUND)
-    assert f"no message {first} on the schedule of exchange 'later'" in said
+    assert f"no scheduled message {first} at exchange 'later'" in said
     assert [row["payload"] for row in rows("list_scheduled", "later")] == ["in an hour"]
     assert "not x-delayed-message" in leveret("list_scheduled", "amq.topic", code=1)
     leveret("delete_exchange", "later")
     leveret("delete_queue", "alarms")
 
 
-def test_accounts_are_managed(leveret, rows):
+def test_account_commands(leveret, rows):
     leveret("add_vhost", "v", "--description", "for tests")
     leveret("add_user", "ann", "pw", "--tags", "monitoring")
     leveret("set_permissions", "ann", "^a", "^b", ".*", "-p", "v")
@@ -253,7 +249,7 @@ def test_accounts_are_managed(leveret, rows):
     assert [row["name"] for row in rows("list_vhosts")] == ["/"]
 
 
-def test_policies_and_parameters_are_managed(leveret, rows):
+def test_policy_and_parameter_commands(leveret, rows):
     leveret("set_policy", "p", "^q", '{"max-length": 9}', "--priority", "2")
     assert rows("list_policies")[0]["name"] == "p"
     leveret("set_operator_policy", "op", "^q", '{"max-length": 4}')
@@ -270,7 +266,7 @@ def test_policies_and_parameters_are_managed(leveret, rows):
     assert rows("list_policies") == rows("list_parameters") == []
 
 
-def test_definitions_are_moved(leveret, rows, tmp_path):
+def test_definitions_are_exported_and_imported(leveret, rows, tmp_path):
     file = tmp_path / "definitions.json"
     leveret("declare_queue", "kept")
     leveret("export_definitions", str(file))
@@ -280,7 +276,7 @@ def test_definitions_are_moved(leveret, rows, tmp_path):
     leveret("delete_queue", "kept")
 
 
-def test_connections_are_listed_and_closed(leveret, rows, target):
+def test_connection_commands(leveret, rows, target):
     connection = pika.BlockingConnection(pika.URLParameters(target.url))
     channel = connection.channel()
     channel.queue_declare("q", exclusive=True)
@@ -294,7 +290,7 @@ def test_connections_are_listed_and_closed(leveret, rows, target):
             connection.process_data_events(0.1)
 
 
-def test_logs_are_written_read_and_followed(leveret, rows, stdin):
+def test_log_commands(leveret, rows, stdin):
     leveret("log", "create", "events", "--partitions", "2", "--max-age", "7D")
     stdin(b"k1:a\nk2:b\nk1:c\n")
     leveret("log", "produce", "events", "--key-separator", ":")
@@ -320,7 +316,7 @@ def test_logs_are_written_read_and_followed(leveret, rows, stdin):
     assert rows("list_queues") == []
 
 
-def test_programs_end_with_their_codes_and_stop_the_server():
+def test_programs_return_exit_codes_and_stop_the_server():
     def program(*words: str, code: int = 0, url: str) -> str:
         ended = subprocess.run(
             [sys.executable, "-m", "leveret", *words],

@@ -1,4 +1,4 @@
-"""What goes wrong is one sentence on standard error, an exit code, and nothing on output."""
+"""Errors: one sentence on standard error, an exit code, and no output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from leveret.cli.errors import ExitCode
-from tests.cli.conftest import Turns
+from tests.cli.conftest import AnswerSequence
 
 
 def refusal(server, cli, status, body):
@@ -18,7 +18,7 @@ def refusal(server, cli, status, body):
 
 
 def test_server_down(cli):
-    with socket.socket() as taken:  # bound, not listening: refused for as long as it is held
+    with socket.socket() as taken:  # bound but not listening, so connections are refused
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         ended = cli("ping", "--url", url)
@@ -42,13 +42,13 @@ def test_no_such_queue(server, cli):
     assert (code, err) == (66, "leveret: there is no queue 'q' in vhost '/'.\n")
 
 
-def test_who_may_not_look_at_vhosts_is_told_what_was_asked_for(server, cli):
+def test_object_is_reported_missing_if_vhosts_may_not_be_listed(server, cli):
     server.answers["GET /api/vhosts/%2F"] = (403, {"reason": "Not administrator"})
     code, err = refusal(server, cli, 404, {"reason": "Not Found"})
     assert (code, err) == (66, "leveret: there is no queue 'q' in vhost '/'.\n")
 
 
-def test_publish_to_a_missing_exchange_as_rabbitmq_says_it(server, cli):
+def test_publish_to_missing_exchange_with_rabbitmqs_answer(server, cli):
     server.answers["GET /api/vhosts/%2F"] = {"name": "/"}
     reason = "404 NOT_FOUND - no exchange 'e' in vhost '/'"
     server.answers["POST /api/exchanges/%2F/e/publish"] = (400, {"reason": reason})
@@ -70,7 +70,7 @@ def test_publish_to_a_missing_exchange_as_rabbitmq_says_it(server, cli):
         ),
         (403, {"reason": "vhost"}, 77, "user 'guest' may not do this: vhost"),
         (503, None, 1, "the server failed (503): Service Unavailable"),
-        (302, None, 1, "sends this command elsewhere (302); is the URL right?"),
+        (302, None, 1, "redirects the request (302); is the URL right?"),
     ],
 )
 def test_refusals(server, cli, status, body, code, text):
@@ -84,7 +84,9 @@ def test_answer_that_is_not_json(server, cli):
     server.answers["GET /api/queues/%2F"] = b"<html>"
     ended = cli("list_queues", "-q")
     assert ended.code == 1
-    assert ended.err == f"leveret: what answers at {server.url} is no RabbitMQ-like HTTP API.\n"
+    assert (
+        ended.err == f"leveret: the server at {server.url} is not a RabbitMQ-compatible HTTP API.\n"
+    )
 
 
 def test_slow_server_times_out(cli):
@@ -111,17 +113,17 @@ def test_slow_server_times_out(cli):
         "add_super_stream s --partitions 2 --binding-keys a",
     ],
 )
-def test_usage_errors_exit_2_and_ask_the_server_nothing(line, server, cli):
+def test_usage_errors_exit_2_without_a_request(line, server, cli):
     ended = cli(*line.split())
-    assert (ended.code, ended.out, server.asked) == (2, "", [])
+    assert (ended.code, ended.out, server.requests) == (2, "", [])
     assert ended.err
 
 
 @pytest.mark.parametrize("command", [("set_user_limits", "ann"), ("set_vhost_limits",)])
 @pytest.mark.parametrize("value", ['"x"', "1.5", "null", "true"])
-def test_a_limit_that_is_no_number_is_named_and_none_is_set(server, cli, command, value):
+def test_invalid_limit_is_named_and_no_limit_is_set(server, cli, command, value):
     ended = cli(*command, f'{{"max-connections": 5, "max-channels": {value}}}')
-    assert (ended.code, server.asked) == (2, [])
+    assert (ended.code, server.requests) == (2, [])
     said = f"leveret: the limit 'max-channels' must be a whole number, not {value}.\n"
     assert ended.err == said
 
@@ -131,10 +133,10 @@ def test_empty_name_is_refused(server, cli):
     assert (ended.code, ended.err) == (2, "leveret: a name must not be empty.\n")
 
 
-def test_unknown_column_names_the_known_ones(server, cli):
-    assert "known are auto_delete" not in cli("list_vhosts", "nope").err
-    assert "known are cluster_state, default_queue_type" in cli("list_vhosts", "nope").err
-    assert "unknown column 'nam'; did you mean name? Known are" in cli("list_vhosts", "nam").err
+def test_unknown_column_lists_the_columns(server, cli):
+    assert "columns are auto_delete" not in cli("list_vhosts", "nope").err
+    assert "columns are cluster_state, default_queue_type" in cli("list_vhosts", "nope").err
+    assert "unknown column 'nam'; did you mean name? Columns are" in cli("list_vhosts", "nam").err
 
 
 def test_login_in_the_url_is_used_and_never_shown(server, cli):
@@ -150,12 +152,12 @@ def test_login_in_the_url_is_used_and_never_shown(server, cli):
 def test_add_user_refuses_an_existing_one(server, cli):
     server.answers["GET /api/users/u"] = {"name": "u"}
     ended = cli("add_user", "u", "pw")
-    assert (ended.code, ended.err) == (1, "leveret: user 'u' exists already.\n")
+    assert (ended.code, ended.err) == (1, "leveret: user 'u' already exists.\n")
     assert server.lines() == ["GET /api/users/u"]
 
 
-def test_reset_refuses_what_is_not_leveret(server, cli):
-    ended = cli("reset", "--yes")  # RabbitMQ has no /api/settings, but a reset of statistics
+def test_reset_refuses_other_servers(server, cli):
+    ended = cli("reset", "--yes")  # RabbitMQ has no /api/settings, but resets statistics
     assert ended.code == 66
     assert server.lines() == ["GET /api/settings"]
 
@@ -168,24 +170,24 @@ def test_unbind_needs_the_same_arguments(server, cli):
     assert server.lines() == ["GET /api/bindings/%2F/e/e/q/q"]
 
 
-def test_close_all_connections_goes_on_when_one_left_by_itself(server, cli):
+def test_close_all_connections_skips_closed_ones(server, cli):
     server.answers["GET /api/vhosts/%2F/connections"] = [{"name": "a"}, {"name": "b"}]
     server.answers["DELETE /api/connections/a"] = (404, {"reason": "Not Found"})
     ended = cli("close_all_connections")
     assert (ended.code, ended.err) == (0, "1 connection closed.\n")
 
 
-def test_stop_waits_until_the_server_has_gone(server, cli):
+def test_stop_waits_until_the_server_has_stopped(server, cli):
     server.answers["POST /api/shutdown"] = (202, {})
-    server.answers["GET /api/whoami"] = Turns([{}, server.close])
+    server.answers["GET /api/whoami"] = AnswerSequence([{}, server.close])
     ended = cli("stop")
     assert (ended.code, ended.err) == (0, f"{server.url} is stopping.\nStopped.\n")
     assert server.lines() == ["POST /api/shutdown", "GET /api/whoami", "GET /api/whoami"]
 
 
-def test_stop_gives_up_on_a_server_that_stays(server, cli, monkeypatch):
+def test_stop_times_out(server, cli, monkeypatch):
     gone = (503, {"reason": "stopping"})
-    server.answers["GET /api/whoami"] = Turns([{}, gone, gone, gone])
+    server.answers["GET /api/whoami"] = AnswerSequence([{}, gone, gone, gone])
     monkeypatch.setattr("leveret.cli.server.STOP_DEADLINE", 0.12)
     ended = cli("stop")
     assert ended.code == ExitCode.TIMEOUT
@@ -193,12 +195,12 @@ def test_stop_gives_up_on_a_server_that_stays(server, cli, monkeypatch):
     assert server.lines()[:2] == ["POST /api/shutdown", "GET /api/whoami"]
 
 
-def test_reason_with_other_letters_and_lines(server, cli):
+def test_reason_with_non_ascii_text_and_newline(server, cli):
     assert cli("close_connection", "c", "über\nall").code == 0
-    sent = server.asked[0].headers["x-reason"]
+    sent = server.requests[0].headers["x-reason"]
     assert sent.encode("latin-1").decode() == "über all"
 
 
-def test_a_missing_vhost_and_a_missing_endpoint_are_told_apart(server, cli):
+def test_missing_vhost_and_missing_endpoint_differ(server, cli):
     assert cli("list_queues", "-q", "-p", "v").err == "leveret: there is no vhost 'v'.\n"
     assert cli("list_users", "-q").err == f"leveret: {server.url} has no /api/users.\n"

@@ -1,4 +1,4 @@
-"""Log mode as a user of Kafka tries it: topics, a console producer and consumer, groups, typos."""
+"""Logs as a Kafka user tries them: topics, console producer and consumer, groups, typos."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pika
 import pytest
 
 from leveret.testing import LeveretBroker
+from tests.support.polling import wait_until
 
 WITHIN = 60.0
 
@@ -28,7 +28,7 @@ def broker(tmp_path_factory) -> Iterator[LeveretBroker]:
 
 @pytest.fixture
 def leveret(broker, cli, monkeypatch):
-    """`leveret("log list")`: what it printed; what it complained of if `code` is not 0."""
+    """`leveret("log list")` returns what it printed, or its error if `code` is not 0."""
     for name in ("LEVERET_USER", "LEVERET_PASSWORD", "LEVERET_VHOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("LEVERET_URL", broker.http_url)
@@ -55,7 +55,7 @@ def cells(table: str) -> list[list[str]]:
     return [line.split("\t") for line in table.splitlines()[1:]]
 
 
-def test_a_session_as_in_kafkas_quickstart(leveret, stdin):
+def test_kafka_quickstart(leveret, stdin):
     leveret("log create clicks --partitions 3 --max-age 7D --segment-bytes 1000000")
     leveret("log create users --compact --delete-retention 1h")
     assert [row[:3] for row in cells(leveret("log list"))] == [
@@ -81,7 +81,7 @@ def test_a_session_as_in_kafkas_quickstart(leveret, stdin):
     assert cells(leveret("log list")) == []
 
 
-def test_groups_have_lag_are_moved_and_forgotten(leveret, clicks):
+def test_groups_have_lag_are_reset_and_deleted(leveret, clicks):
     assert leveret("log consume clicks --group report --count 6").count("\n") == 6
     table = cells(leveret("log groups"))
     assert [row[:2] for row in table] == [["clicks", "report"]] * 3
@@ -103,7 +103,7 @@ def consuming(broker: LeveretBroker, output: Path) -> Iterator[subprocess.Popen[
     words = ["log", "consume", "clicks", "--group", "shared", "--offset", "next"]
     with output.open("wb") as file:
         member = subprocess.Popen(
-            # A test run in the background ignores interrupts, and so would what it starts.
+            # A test run in the background ignores SIGINT, and its children would inherit that.
             [
                 "env",
                 "--default-signal=INT",
@@ -123,20 +123,13 @@ def consuming(broker: LeveretBroker, output: Path) -> Iterator[subprocess.Popen[
         assert member.wait(WITHIN) == 0
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def test_two_programs_share_a_group_with_an_amqp_consumer(leveret, clicks, broker, tmp_path):
-    """Each of the three has a partition; together they see everything once."""
+def test_two_programs_and_an_amqp_consumer_share_a_group(leveret, clicks, broker, tmp_path):
+    """Each of the three gets a partition; together they receive every record once."""
     outputs = [tmp_path / "one", tmp_path / "two"]
 
     def shares() -> list[int]:
         groups = broker.running.broker.logs.groups("/", clicks)
-        return sorted(len(m["partitions"]) for group in groups for m in group["members"])
+        return sorted(len(member.partitions) for group in groups for member in group.members)
 
     connection = pika.BlockingConnection(pika.URLParameters(broker.url))
     channel = connection.channel()
@@ -150,7 +143,7 @@ def test_two_programs_share_a_group_with_an_amqp_consumer(leveret, clicks, broke
         channel.basic_ack(method.delivery_tag)
 
     with consuming(broker, outputs[0]), consuming(broker, outputs[1]):
-        until(lambda: shares() == [1, 2])
+        wait_until(lambda: shares() == [1, 2])
         channel.basic_consume(clicks, note, arguments={"x-group": "shared"})
         assert shares() == [1, 1, 1]
         for number in range(30):
@@ -160,9 +153,9 @@ def test_two_programs_share_a_group_with_an_amqp_consumer(leveret, clicks, broke
             connection.process_data_events(0.01)
             return [line.split("\t")[0] for o in outputs for line in o.read_text().splitlines()]
 
-        until(lambda: len(set(printed()) | set(seen)) == 30)
+        wait_until(lambda: len(set(printed()) | set(seen)) == 30)
         assert seen and all(output.read_text() for output in outputs)
-    until(lambda: shares() == [3])  # the programs took their leave
+    wait_until(lambda: shares() == [3])  # the programs have left the group
     connection.close()
 
 
@@ -177,21 +170,23 @@ def test_two_programs_share_a_group_with_an_amqp_consumer(leveret, clicks, broke
         ("log groups clicks --group report", 66, "no group 'report' on log 'clicks'"),
         ("log reset clicks --group g --to first", 66, "no group 'g' on log 'clicks'"),
         ("log forget clicks --group g", 66, "no group 'g' on log 'clicks'"),
-        ("log consume clicks --partition 7", 66, "has the partitions 0 to 2, not 7."),
+        ("log consume clicks --partition 7", 66, "has no partition 7; its partitions are 0 to 2."),
         ("log consume clicks --offset soon", 1, "must be first, last, next"),
         ("log consume clicks --offset 1 --from-beginning", 2, "not both"),
         ("log create clicks --partitions 4", 1, "x-partitions"),
-        ("log create new --max-age 7x", 2, "--max-age must be a number and one of Y, M, D"),
+        ("log create new --max-age 7x", 2, "--max-age must be a number followed by Y, M, D"),
         ("log creat new", 2, "Did you mean 'create'"),
     ],
 )
-def test_mistakes_are_told_in_words(leveret, clicks, line, code, said):
+def test_errors_explain_the_mistake(leveret, clicks, line, code, said):
     assert said in leveret(line, code)
 
 
-def test_lines_that_cannot_be_records(leveret, clicks, stdin):
+def test_produce_refuses_invalid_lines(leveret, clicks, stdin):
     stdin(b"no key\n")
-    assert "has no ':' after its key" in leveret("log produce clicks --key-separator :", 1)
+    assert "has no separator ':' after its key" in leveret(
+        "log produce clicks --key-separator :", 1
+    )
     stdin(b"x\n")
     assert "has the partitions 0 to 2, not 7" in leveret("log produce clicks --partition 7", 1)
     stdin(b"x\n")

@@ -1,10 +1,10 @@
-"""`leveret log`: a session as with Kafka's console tools, and the groups' bookkeeping."""
+"""`leveret log`: requests of the produce, consume, group and stream commands."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import Turns
+from tests.cli.conftest import AnswerSequence
 from tests.cli.rows_messages import GROUP, LOG
 
 PUBLISH = "POST /api/logs/%2F/l/publish"
@@ -45,7 +45,7 @@ def test_produce_in_batches(server, cli, stdin):
     "command",
     [("log", "produce", "l"), ("publish",), ("publish", "--lines"), ("publish", "-f", "-")],
 )
-def test_no_bar_is_drawn_over_what_is_typed(server, cli, stdin, monkeypatch, command):
+def test_no_progress_bar_over_typed_input(server, cli, stdin, monkeypatch, command):
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # standard error is a terminal
     server.answers["POST /api/exchanges/%2F/amq.default/publish"] = {"routed": True}
     stdin(b"x\n")
@@ -60,13 +60,13 @@ def test_no_bar_is_drawn_over_what_is_typed(server, cli, stdin, monkeypatch, com
 def test_produce_a_line_without_key(server, cli, stdin):
     stdin(b"nokey\n")
     ended = cli("log", "produce", "l", "--key-separator", ":")
-    assert (ended.code, server.asked) == (1, [])
-    assert ended.err == "leveret: the line 'nokey' has no ':' after its key.\n"
+    assert (ended.code, server.requests) == (1, [])
+    assert ended.err == "leveret: the line 'nokey' has no separator ':' after its key.\n"
 
 
 def test_consume_from_beginning_reads_every_partition(server, cli):
     server.answers["GET /api/logs/%2F/l"] = LOG
-    server.answers[RECORDS] = Turns(
+    server.answers[RECORDS] = AnswerSequence(
         [[record(0, 2, "a"), record(0, 3, "b")], [], [record(1, 0, "c", key="k")]]
     )
     ended = cli(
@@ -74,7 +74,7 @@ def test_consume_from_beginning_reads_every_partition(server, cli):
         *("--print-offset", "--print-key", "--separator", "|"),
     )
     assert ended.out == "0:2||a\n0:3||b\n1:0|k|c\n"
-    asked = [request.query for request in server.asked if request.line == RECORDS]
+    asked = [request.query for request in server.requests if request.line == RECORDS]
     assert [(query["partition"], query["offset"]) for query in asked] == [
         ("0", "2"),
         ("0", "4"),
@@ -82,32 +82,33 @@ def test_consume_from_beginning_reads_every_partition(server, cli):
     ]
 
 
-def test_consume_starts_at_the_end_unless_told(server, cli):
+def test_consume_starts_at_the_end_by_default(server, cli):
     server.answers["GET /api/logs/%2F/l"] = LOG
     server.answers[RECORDS] = []
     ended = cli("log", "consume", "l", "--partition", "0", "--idle", "0")
     assert (ended.code, ended.out) == (0, "")
-    assert server.asked[1].query["offset"] == "9"
+    assert server.requests[1].query["offset"] == "9"
 
 
-def test_consume_offset_last_and_beyond(server, cli):
+def test_consume_clamps_the_offset(server, cli):
     server.answers["GET /api/logs/%2F/l"] = LOG
     server.answers[RECORDS] = []
     for offset, expected in (("last", "8"), ("100", "9"), ("0", "2")):
-        server.asked.clear()
+        server.requests.clear()
         cli("log", "consume", "l", "--partition", "0", "--offset", offset, "--idle", "0")
-        assert server.asked[1].query["offset"] == expected
+        assert server.requests[1].query["offset"] == expected
 
 
-def test_consume_a_partition_that_is_not_there(server, cli):
+def test_consume_a_missing_partition(server, cli):
     server.answers["GET /api/logs/%2F/l"] = LOG
     ended = cli("log", "consume", "l", "--partition", "7")
-    assert (ended.code, ended.err) == (66, "leveret: log 'l' has the partitions 0 to 1, not 7.\n")
+    expected = "leveret: log 'l' has no partition 7; its partitions are 0 to 1.\n"
+    assert (ended.code, ended.err) == (66, expected)
 
 
-def test_consume_in_a_group_joins_commits_what_it_printed_and_leaves(server, cli):
+def test_group_consumer_joins_commits_and_leaves(server, cli):
     server.answers[JOIN] = {"member": "m", "partitions": [0, 1]}
-    server.answers[FETCH] = Turns(
+    server.answers[FETCH] = AnswerSequence(
         [{"records": [record(0, 5), record(1, 3)]}, {"records": [record(0, 6)]}, {"records": []}]
     )
     ended = cli("log", "consume", "l", "--group", "g", "--idle", "0")
@@ -117,10 +118,10 @@ def test_consume_in_a_group_joins_commits_what_it_printed_and_leaves(server, cli
     assert server.bodies(COMMIT) == [{"offsets": {"0": 6, "1": 4}}, {"offsets": {"0": 7}}]
 
 
-def test_consume_in_a_group_joins_again_when_its_session_has_ended(server, cli):
-    server.answers[JOIN] = Turns([{"member": "gone"}, {"member": "m"}])
+def test_group_consumer_rejoins_after_its_session_expired(server, cli):
+    server.answers[JOIN] = AnswerSequence([{"member": "gone"}, {"member": "m"}])
     server.answers[f"{JOIN}/gone/fetch"] = (404, {"error": "Object Not Found", "reason": "gone"})
-    server.answers[FETCH] = Turns([{"records": [record(0, 5)]}, {"records": []}])
+    server.answers[FETCH] = AnswerSequence([{"records": [record(0, 5)]}, {"records": []}])
     ended = cli("log", "consume", "l", "--group", "g", "--offset", "next", "--idle", "0")
     assert (ended.code, ended.out) == (0, "v\n")
     lost = f"{JOIN}/gone/fetch"
@@ -128,15 +129,15 @@ def test_consume_in_a_group_joins_again_when_its_session_has_ended(server, cli):
     assert server.bodies(JOIN) == [{"start": "next"}] * 2
 
 
-def test_consume_in_a_group_has_no_partition_of_its_own(server, cli):
+def test_group_consumer_refuses_partition(server, cli):
     ended = cli("log", "consume", "l", "--group", "g", "--partition", "1")
     assert ended.code == 2
-    assert ended.err.startswith("leveret: --group shares all partitions with its other members")
+    assert ended.err.startswith("leveret: the members of a group share all partitions")
 
 
-def test_consume_prints_bytes_as_they_are(server, cli):
+def test_consume_prints_raw_values(server, cli):
     server.answers["GET /api/logs/%2F/l"] = LOG
-    server.answers[RECORDS] = Turns([[record(0, 2, "w7w=", encoding="base64")]])
+    server.answers[RECORDS] = AnswerSequence([[record(0, 2, "w7w=", encoding="base64")]])
     ended = cli("log", "consume", "l", "--partition", "0", "--offset", "first", "--count", "1")
     assert ended.out == "ü\n"
 
@@ -152,13 +153,13 @@ def test_describe_counts_segments(server, cli):
     assert cli("log", "describe", "l", "-s").out == "0\tl-0\t2\t9\t7\t2\n"
 
 
-def test_describe_tells_of_damage(server, cli):
+def test_describe_reports_damage(server, cli):
     damage = {"first_offset": 20, "next_offset": 40, "reason": "wrong checksum"}
     part = {**LOG["partitions"][0], "damage": [damage, {**damage, "next_offset": None}]}
     server.answers["GET /api/logs/%2F/l"] = {**LOG, "partitions": [part]}
     ended = cli("log", "describe", "l")
-    assert "Partition 0: offsets 20 to 39 are damaged and left out (wrong checksum).\n" in ended.err
-    assert "Partition 0: offsets from 20 on are damaged" in ended.err
+    assert "Partition 0: offsets 20 to 39 are lost and skipped (wrong checksum).\n" in ended.err
+    assert "Partition 0: offsets from 20 on are lost" in ended.err
 
 
 def test_groups_show_lag_and_reader(server, cli):
@@ -166,7 +167,7 @@ def test_groups_show_lag_and_reader(server, cli):
     assert cli("log", "groups", "l", "--group", "g", "-s").out == "g\t0\t5\t9\t4\tt\tc\n"
 
 
-def test_reset_previews(server, cli):
+def test_reset_dry_run(server, cli):
     server.answers["POST /api/logs/%2F/l/groups/g/reset"] = [{"partition": 0, "from": 5, "to": 2}]
     ended = cli("log", "reset", "l", "-g", "g", "--to", "first", "--dry-run")
     assert (ended.out, ended.err) == (
@@ -175,7 +176,7 @@ def test_reset_previews(server, cli):
     )
 
 
-def test_stream_groups_a_line_for_each_partition(server, cli):
+def test_stream_groups_have_a_line_per_partition(server, cli):
     server.answers |= {"GET /api/logs/%2F": [LOG], "GET /api/logs/%2F/l/groups": [GROUP]}
     ended = cli("list_stream_consumer_groups", "-s")
     assert ended.out == "l-0\tg\t0\t1\nl-1\tg\t1\t0\n"

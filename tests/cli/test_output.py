@@ -1,4 +1,4 @@
-"""Formats, and what a person or a pipe sees."""
+"""Output formats, on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def queues(server):
     return server
 
 
-def test_piped_table_is_tab_separated_as_rabbitmqctl_prints_it(queues, cli):
+def test_piped_table_is_tab_separated_like_rabbitmqctls(queues, cli):
     ended = cli("list_queues", "name", "messages", "durable", "arguments")
     assert ended.out == (
         "name\tmessages\tdurable\targuments\n"
@@ -32,7 +32,7 @@ def test_piped_table_is_tab_separated_as_rabbitmqctl_prints_it(queues, cli):
     assert ended.err == "Listing queues for vhost / ...\n"
 
 
-def test_json_keeps_types_and_says_nothing_else(queues, cli):
+def test_json_keeps_types_and_omits_remarks(queues, cli):
     ended = cli("list_queues", "name", "messages", "arguments", "--formatter", "json")
     assert json.loads(ended.out) == [
         {key: queue[key] for key in ("name", "messages", "arguments")} for queue in QUEUES
@@ -46,7 +46,7 @@ def test_csv_reads_back(queues, cli):
     assert rows == [["name", "messages"], ["a", "3"], ['b\t"\n,', "0"]]
 
 
-def test_silent_leaves_only_the_rows(queues, cli):
+def test_silent_prints_only_rows(queues, cli):
     ended = cli("list_queues", "-s")
     assert (ended.out, ended.err) == ('a\t3\nb\\t"\\n,\t0\n', "")
 
@@ -56,7 +56,7 @@ def test_no_table_headers(queues, cli):
     assert ended.out.splitlines()[0] == "a"
 
 
-def test_drawn_table_cuts_no_name(server, cli):
+def test_drawn_table_does_not_truncate_names(server, cli):
     name = "q" * 500
     server.answers["GET /api/queues/%2F"] = [{"name": name, "messages": 1}]
     ended = cli("list_queues", "--formatter", "pretty_table", "-q")
@@ -72,14 +72,14 @@ class Screen(io.StringIO):
 
     @property
     def cells(self):
-        """What stands in the table, its folded lines put together again."""
+        """The cells of the table, with wrapped lines joined."""
         lines = [line.split("│")[1:-1] for line in self.getvalue().splitlines() if "│" in line]
         return ["".join(part.strip() for part in column) for column in zip(*lines, strict=True)]
 
 
 @pytest.fixture
 def at_terminal(cli, monkeypatch):
-    """Run a command whose output goes to a screen, and give the screen back."""
+    """Run a command whose output goes to a terminal, and return the terminal."""
     for name, value in (("COLUMNS", "80"), ("LINES", "25"), ("NO_COLOR", "1")):
         monkeypatch.setenv(name, value)
 
@@ -95,7 +95,7 @@ def at_terminal(cli, monkeypatch):
 BODY = "".join(f"{number:04}" for number in range(200))
 
 
-def test_a_message_taken_at_a_terminal_is_shown_whole(server, at_terminal):
+def test_message_on_a_terminal_is_not_truncated(server, at_terminal):
     message = {"payload": BODY, "payload_bytes": 800, "routing_key": "q", "message_count": 0}
     message |= {"exchange": "", "payload_encoding": "string", "redelivered": False}
     found = [message | {"properties": {"message_id": "m" * 90}}, message | {"payload": "2nd"}]
@@ -106,7 +106,7 @@ def test_a_message_taken_at_a_terminal_is_shown_whole(server, at_terminal):
     assert lines.count("") == 1 and "payload           2nd" in lines
 
 
-def test_a_trace_at_a_terminal_is_shown_whole(server, at_terminal):
+def test_trace_on_a_terminal_is_not_truncated(server, at_terminal):
     name = "127.0.0.1:45678 -> 127.0.0.1:5672"
     event = {"time_ms": 1_000, "event": "published", "queue": BODY, "consumer": "ctag1.0123456789"}
     event |= {"user": "someone", "connection": name, "detail": {"why": BODY}}
@@ -116,7 +116,7 @@ def test_a_trace_at_a_terminal_is_shown_whole(server, at_terminal):
         assert part in lines
 
 
-def test_a_long_name_in_a_terminal_goes_on_below_itself(server, at_terminal):
+def test_long_name_on_a_terminal_is_wrapped(server, at_terminal):
     rows = [{"name": BODY, "messages": 123456}, {"name": "short", "messages": 1}]
     server.answers["GET /api/queues/%2F"] = rows
     screen = at_terminal("list_queues")
@@ -124,7 +124,7 @@ def test_a_long_name_in_a_terminal_goes_on_below_itself(server, at_terminal):
     assert screen.cells == [f"{BODY}short", "1234561"]
 
 
-def test_drawn_table_takes_no_markup_from_names(server, cli):
+def test_drawn_table_escapes_markup_in_names(server, cli):
     server.answers["GET /api/queues/%2F"] = [{"name": "[red]x[/red]\x1b[2J", "messages": 1}]
     ended = cli("list_queues", "--formatter", "pretty_table", "-q")
     assert "[red]x[/red]\\x1b[2J" in ended.out
@@ -159,12 +159,12 @@ def test_bindings_have_the_constant_source_kind(server, cli):
     assert cli("list_bindings", "-s").out == "e\texchange\tq\tqueue\tk\t{}\n"
 
 
-def test_dotted_column_reaches_any_field(server, cli):
+def test_dotted_column_selects_any_field(server, cli):
     server.answers["GET /api/queues/%2F"] = [{"a": {"b": {"c": 7}}}]
     assert cli("list_queues", "a.b.c", "a.x.y", "-s").out == "7\t\n"
 
 
-def test_shared_options_before_the_command_as_rabbitmqctl_takes_them(server, cli):
+def test_shared_options_before_the_command(server, cli):
     server.answers["GET /api/queues/v"] = []
     assert cli("-q", "--vhost=v", "list_queues").err == ""
     assert server.lines() == ["GET /api/queues/v"]
@@ -231,12 +231,12 @@ def test_trace_is_a_timeline_with_durations(server, cli):
 
 
 @pytest.mark.parametrize("given", ["abc", "-1", "9" * 30])
-def test_trace_by_an_internal_id_that_is_none(server, cli, given):
+def test_trace_with_an_invalid_internal_id(server, cli, given):
     ended = cli("trace", "--internal", "--", given)
     assert ended.code == 2
     assert ended.err == (
         f"leveret: an internal id is a whole number, not '{given}'; without --internal, "
-        "MESSAGE is looked for as a message_id.\n"
+        "MESSAGE is searched as a message_id.\n"
     )
 
 
@@ -246,7 +246,7 @@ def test_trace_of_an_unknown_message(server, cli):
     assert ended.err == "leveret: there is no message with message_id 'm' in the history.\n"
 
 
-def test_output_remarks_only_to_people(capsys):
+def test_remarks_are_omitted_in_quiet_and_machine_readable_output(capsys):
     for formatter, is_quiet in ((Formatter.JSON, False), (Formatter.TABLE, True)):
         Output(formatter, is_quiet).remark("hello")
     assert capsys.readouterr() == ("", "")
@@ -254,13 +254,13 @@ def test_output_remarks_only_to_people(capsys):
     assert capsys.readouterr() == ("", "hello\n")
 
 
-def test_names_that_are_no_text_are_escaped(server, cli):
+def test_invalid_unicode_in_names_is_escaped(server, cli):
     server.answers["GET /api/queues/%2F"] = [{"name": "a\ud800", "messages": 1}]
     assert json.loads(cli("list_queues", "name", "--formatter", "json").out)[0]["name"] == "a\ud800"
     assert cli("list_queues", "name", "-s").out == "a\\ud800\n"
 
 
-def test_reset_asks_a_person_once_and_says_what_is_lost(server, cli, monkeypatch):
+def test_reset_asks_for_confirmation(server, cli, monkeypatch):
     asked = []
 
     def confirm(question, **_):
@@ -272,7 +272,7 @@ def test_reset_asks_a_person_once_and_says_what_is_lost(server, cli, monkeypatch
     monkeypatch.setattr("typer.confirm", confirm)
     ended = cli("reset")
     assert (ended.code, ended.err) == (1, "leveret: nothing was reset.\n")
-    assert asked == [f"Everything on {server.url} will be lost. Go on?"]
+    assert asked == [f"Everything on {server.url} will be deleted. Continue?"]
     assert server.lines() == ["GET /api/settings"]
 
 

@@ -1,4 +1,4 @@
-"""The program as a process: entry points, pipes, interrupts; and its documentation."""
+"""The program as a process (entry points, pipes, interrupts) and its documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from leveret.cli.columns import (
     CONNECTIONS,
     CONSUMERS,
     EXCHANGES,
+    PERMISSIONS,
     QUEUES,
+    USERS,
     VHOSTS,
 )
 from leveret.cli.errors import ExitCode
@@ -30,7 +32,7 @@ DOCS = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-m", "leveret"]
 
 
-def test_the_process_leaves_with_the_exit_code(server):
+def test_process_returns_the_exit_code(server):
     done = subprocess.run([*COMMAND, "delete_user", "x y"], cwd=ROOT, capture_output=True)
     assert done.returncode == 0
     server.password = "other"
@@ -38,7 +40,7 @@ def test_the_process_leaves_with_the_exit_code(server):
     assert done.returncode == ExitCode.NO_PERMISSION
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(server):
+def test_closed_pipe_is_no_error(server):
     server.answers["GET /api/queues/%2F"] = [
         {"name": f"q{number}", "messages": 1} for number in range(50_000)
     ]
@@ -51,9 +53,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(server):
         assert (process.stderr.read(), process.wait(30)) == (b"", 0)
 
 
-def test_interrupting_consume_is_its_normal_end(server):
+def test_interrupted_consume_ends_normally(server):
     server.answers["POST /api/queues/%2F/q/get"] = [{"payload": "x"}]
-    # A test run in the background ignores interrupts, and so would what it starts.
+    # A test run in the background ignores SIGINT, and its children would inherit that.
     command = ["env", "--default-signal=INT", *COMMAND, "consume", "q"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -85,7 +87,7 @@ def test_help_lists_serve_with_the_rest(cli):
         ("help serve", "serve --help"),
     ],
 )
-def test_help_is_also_a_word(words, same, cli):
+def test_help_as_a_command(words, same, cli):
     asked = cli(*words.split())
     assert asked.code == 0 and asked.out
     assert asked == cli(*same.split())
@@ -103,6 +105,13 @@ def test_every_command_is_documented():
     assert set(every_command()) == documented
 
 
+@pytest.mark.parametrize("name", sorted(every_command()))
+def test_help_and_documentation_agree(name):
+    summary = every_command()[name].help.strip().split("\n")[0]
+    row = re.search(rf"^\| `{name}(?: [^a-z`][^`]*)?` \| (.*) \|$", DOCS, re.MULTILINE)
+    assert row is not None and row[1] == summary
+
+
 @pytest.mark.parametrize("code", list(ExitCode))
 def test_every_exit_code_is_documented(code):
     assert re.search(rf"^\| {code.value} \|", DOCS, re.MULTILINE)
@@ -117,29 +126,29 @@ def test_every_column_is_documented(listing):
 
 
 @pytest.mark.parametrize("line", [("export", "--to", "x"), ("report", ".")])
-def test_without_spark_one_sentence_says_how_to_get_it(line, cli, monkeypatch):
+def test_missing_spark_is_explained(line, cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
     ended = cli(*line)
     assert ended.code == 1
-    said = "leveret: Spark is not installed; `pip install 'leveret[spark]'` adds it.\n"
+    said = "leveret: Spark is not installed; install it with `pip install 'leveret[spark]'`.\n"
     assert ended.err == said
 
 
-def exports_found(monkeypatch, export, code):
-    """Put a stand-in for the Spark job, which keeps its options and returns `code`."""
-    found: list[Any] = []
+def record_exports(monkeypatch, export, code):
+    """Replace the Spark job with a fake that records its options and returns `code`."""
+    exports: list[Any] = []
 
     def run(options):
-        found.append(options)
+        exports.append(options)
         return code
 
     monkeypatch.setattr(export, "run", run)
-    return found
+    return exports
 
 
-def test_export_hands_its_options_to_the_job(cli, monkeypatch):
-    export = pytest.importorskip("spark_sink.export")
-    found = exports_found(monkeypatch, export, code=7)
+def test_export_passes_its_options_to_the_job(cli, monkeypatch):
+    export = pytest.importorskip("leveret.spark_sink.export")
+    exports = record_exports(monkeypatch, export, code=7)
     ended = cli(
         *("export", "--url", "http://h:1", "--user", "u", "--password", "p", "--to", "out"),
         *("--table", "messages, logs", "--from", "a", "--until", "b", "--queue", "q"),
@@ -147,7 +156,7 @@ def test_export_hands_its_options_to_the_job(cli, monkeypatch):
         *("--every", "15m"),
     )
     assert ended.code == 7
-    assert found == [
+    assert exports == [
         export.ExportOptions(
             to="out",
             url="http://h:1",
@@ -167,12 +176,12 @@ def test_export_hands_its_options_to_the_job(cli, monkeypatch):
 
 
 def test_export_from_a_directory_ignores_the_url_of_the_environment(cli, monkeypatch):
-    export = pytest.importorskip("spark_sink.export")
-    found = exports_found(monkeypatch, export, code=0)
+    export = pytest.importorskip("leveret.spark_sink.export")
+    exports = record_exports(monkeypatch, export, code=0)
     monkeypatch.setenv("LEVERET_URL", "http://h:1")
     assert cli("export", "--to", "o", "--data-dir", "d").code == 0
     assert cli("export", "--to", "o").code == 0
-    assert [(item.data_dir, item.url) for item in found] == [
+    assert [(item.data_dir, item.url) for item in exports] == [
         (Path("d"), None),
         (None, "http://h:1"),
     ]
@@ -180,7 +189,7 @@ def test_export_from_a_directory_ignores_the_url_of_the_environment(cli, monkeyp
 
 def test_export_from_two_sources_is_a_usage_error(cli):
     ended = cli("export", "--to", "x", "--data-dir", "d", "--url", "http://h")
-    assert (ended.code, ended.err) == (2, "leveret: give --data-dir or --url, not both.\n")
+    assert (ended.code, ended.err) == (2, "leveret: use either --data-dir or --url, not both.\n")
 
 
 def test_report_of_a_missing_directory(cli):
@@ -203,3 +212,27 @@ def own_options():
     for name, command in every_command().items():
         options = [max(item.opts, key=len) for item in command.params if item.opts[0][0] == "-"]
         yield name, [item for item in options if item not in {*SHARED_OPTIONS, "--help"}]
+
+
+LISTINGS = {
+    "list_queues": QUEUES,
+    "list_exchanges": EXCHANGES,
+    "list_bindings": BINDINGS,
+    "list_consumers": CONSUMERS,
+    "list_connections": CONNECTIONS,
+    "list_channels": CHANNELS,
+    "list_vhosts": VHOSTS,
+    "list_users": USERS,
+    "list_permissions": PERMISSIONS,
+}
+
+
+@pytest.mark.parametrize("command", LISTINGS)
+def test_help_of_a_list_command_names_its_columns(cli, command):
+    words = set(re.findall(r"[\w-]+", cli(command, "--help").out))
+    assert words >= LISTINGS[command].paths.keys()
+
+
+def test_help_says_how_to_name_another_server(cli):
+    text = cli("--help").out
+    assert ("--url" in text, "LEVERET_URL" in text) == (True, True)

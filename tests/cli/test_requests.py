@@ -1,7 +1,7 @@
-"""Every command says to the HTTP API exactly what RabbitMQ's API expects to hear.
+"""Every command sends exactly the requests that RabbitMQ's API expects.
 
-One table (`rows_things.py`, `rows_messages.py`): command line, scripted answers, and the requests
-that must result. A command without a row fails `test_every_command_has_a_row`.
+One table (`rows_management.py`, `rows_messages.py`): command line, scripted answers, and the
+requests that must result. A command without a row fails `test_every_command_has_a_row`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from leveret.cli.app import program
-from tests.cli import rows_messages, rows_things
+from tests.cli import rows_management, rows_messages
 from tests.cli.rows import GET
 
-ROWS = [*rows_things.ROWS, *rows_messages.ROWS]
+ROWS = [*rows_management.ROWS, *rows_messages.ROWS]
 COMMON = {
     GET + "overview": {"product_version": "1", "listeners": []},
     GET + "nodes": [{"name": "n", "uptime": 1000, "mem_used": 5}],
@@ -32,25 +32,25 @@ def test_command_sends_these_requests(row, server, cli, tmp_path):
 
     ended = cli(*words)
 
-    assert (ended.code, [asked.line for asked in server.asked]) == (
+    assert (ended.code, server.lines()) == (
         0,
         [request[0] for request in row.requests],
     ), ended.err
-    assert [(a.line, a.body, a.query) for a in server.asked if a.body or a.query] == [
+    assert [(a.line, a.body, a.query) for a in server.requests if a.body or a.query] == [
         request for request in row.requests if request[1] or request[2]
     ]
 
 
-# Commands that speak no HTTP (serve, the Spark jobs) or read standard input have tests elsewhere.
-ELSEWHERE = {"serve", "export", "report", "log produce"}
+# Commands without HTTP (serve, salvage, move, Spark jobs) or with standard input have other tests.
+ELSEWHERE = {"serve", "export", "report", "log produce", "move", "salvage"}
 
 
 def every_command() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    commands: dict[str, Any] = {}
     for name, command in program().commands.items():
         nested = getattr(command, "commands", {})
-        found |= {f"{name} {inner}": item for inner, item in nested.items()} or {name: command}
-    return found
+        commands |= {f"{name} {inner}": item for inner, item in nested.items()} or {name: command}
+    return commands
 
 
 def test_every_command_has_a_row():
@@ -58,6 +58,6 @@ def test_every_command_has_a_row():
     assert set(every_command()) - ELSEWHERE == shown
 
 
-def test_closing_a_connection_tells_the_reason(server, cli):
+def test_close_connection_sends_the_reason(server, cli):
     cli("close_connection", "c", "because of rain")
-    assert server.asked[0].headers["x-reason"] == "because of rain"
+    assert server.requests[0].headers["x-reason"] == "because of rain"

@@ -1,4 +1,4 @@
-"""The broker that programs of other languages talk to."""
+"""The broker for clients in other languages."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Clients of other languages, unchanged, against a real broker.
+"""Clients in other languages, unchanged, against a real broker.
 
-Each program does the same everyday things and prints `ok STEP` after each; what it has no method
-for is missing from its list here. Node's is part of every run, because `make setup` installs
-amqplib next to what the web UI needs; the others need compilers and interpreters that
-`make clients` installs through apt-get. `--broker URL` aims all of them at another broker.
+Each program performs the same operations and prints `ok STEP` after each; operations without a
+method in the client are missing from its list here. The Node client is part of every run, because
+`make setup` installs amqplib for the web UI; the others need compilers and interpreters that
+`make clients` installs with apt-get. `--broker URL` runs all of them against another broker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """How to build (if it must be) and run a program; `{out}` is a folder for what is built."""
+    """How to build, if necessary, and run a program; `{out}` is the folder for build results."""
 
     run: tuple[str, ...]
     build: tuple[str, ...] = ()
@@ -83,24 +83,24 @@ def execute(command: tuple[str, ...], out: Path, *arguments: str) -> str:
     return ended.stdout
 
 
-def everyday_things(client: Client, broker: Target, tmp_path: Path, prefix: str) -> None:
+def run_client(client: Client, broker: Target, tmp_path: Path, prefix: str) -> None:
     if client.build:
         execute(client.build, tmp_path)
-    said = execute(client.run, tmp_path, broker.url, f"{prefix}-{os.getpid()}")
-    done = {line.removeprefix("ok ") for line in said.splitlines() if line.startswith("ok ")}
+    output = execute(client.run, tmp_path, broker.url, f"{prefix}-{os.getpid()}")
+    done = {line.removeprefix("ok ") for line in output.splitlines() if line.startswith("ok ")}
     assert done == client.steps
 
 
-def test_node(broker: Target, tmp_path: Path) -> None:
+def test_node_client(broker: Target, tmp_path: Path) -> None:
     node = maybe_system_node() or maybe_packaged_node()
-    assert node is not None, "make setup brings node"
+    assert node is not None, "`make setup` installs node"
     client = replace(CLIENTS["node"], run=(str(node.folder / "node"), "node/client.mjs"))
-    everyday_things(client, broker, tmp_path, "node")
+    run_client(client, broker, tmp_path, "node")
 
 
 @pytest.mark.clients
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name != "node"])
-def test_client(broker: Target, tmp_path: Path, name: str) -> None:
+def test_client_in_another_language(broker: Target, tmp_path: Path, name: str) -> None:
     tool = CLIENTS[name].build or CLIENTS[name].run
     assert shutil.which(tool[0]), f"{tool[0]} is missing: `make clients` installs it"
-    everyday_things(CLIENTS[name], broker, tmp_path, name)
+    run_client(CLIENTS[name], broker, tmp_path, name)

@@ -1,4 +1,4 @@
-"""Storage tests open hundreds of real databases; hardly one of them needs a real fsync."""
+"""Storage tests open hundreds of real databases; almost none needs a real fsync."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.stores import quick_disk
+from tests.contract.stores import memory_disk
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=quick_disk()) as directory:
+    with tempfile.TemporaryDirectory(dir=memory_disk()) as directory:
         yield Path(directory)

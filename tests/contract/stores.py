@@ -1,44 +1,44 @@
-"""Stores under test, and what they reported."""
+"""Stores under test, and their reports."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from leveret.model.definitions import QueueDefinition
 from leveret.model.history import EventKind, Keep
 from leveret.model.store import (
-    Committed,
-    Failed,
+    BatchCommitted,
+    BatchFailed,
     NewMessage,
-    QueueDefinition,
-    Recovered,
-    Rotten,
+    RecoveredState,
     Store,
     StoredMessage,
+    UnreadableMessage,
 )
-from queues.storage.directory import DATABASE_NAME
-from queues.storage.memory_store import MemoryStore
-from queues.storage.sql_store import SqlStore
+from leveret.queues.storage.directory import DATABASE_NAME
+from leveret.queues.storage.memory_store import MemoryStore
+from leveret.queues.storage.read_only import open_read_only
+from leveret.queues.storage.sql_store import SqlStore
 
 DEADLINE = 30
 ROOM = 1 << 29
 PROPERTIES = b"\x10\x00\x02"
 
 
-def quick_disk() -> Path | None:
-    """A directory in memory with room to spare, if the machine has one."""
+def memory_disk() -> Path | None:
+    """A directory in memory, if the machine has a large enough one."""
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).free > ROOM:
         return shared
     return None
 
 
-def copy_as_after_a_crash(data: Path, copy: Path) -> None:
+def copy_as_after_crash(data: Path, copy: Path) -> None:
     """The files of a running store as kill -9 would leave them now.
 
     The write-ahead log first: a checkpoint in between then changes nothing.
@@ -50,7 +50,7 @@ def copy_as_after_a_crash(data: Path, copy: Path) -> None:
 
 
 class FakeClock:
-    """Milliseconds that tests move."""
+    """Milliseconds that tests advance."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
@@ -60,56 +60,70 @@ class FakeClock:
 
 
 class Harness:
-    """A store with its listeners; `outcomes` holds every report in order."""
+    """A store with its listeners; `outcomes` holds every report in order.
+
+    Tests may replace the listeners `on_committed` and `on_failed`.
+    """
 
     def __init__(self, directory: Path | None, clock: FakeClock | None = None) -> None:
         self.clock = clock or FakeClock()
-        self.outcomes: list[Committed | Failed] = []
+        self.outcomes: list[BatchCommitted | BatchFailed] = []
         self._news = asyncio.Event()
         self._directory = directory
+        self.on_committed: Callable[[BatchCommitted], None] = self.on_outcome
+        self.on_failed: Callable[[BatchFailed], None] = self.on_outcome
         self.store: Store = self._build(directory)
-        self.recovered: Recovered = self.store.recover()
+        self.recovered: RecoveredState = self.store.recover()
 
     def _build(self, directory: Path | None) -> Store:
         if directory is None:
-            return MemoryStore(on_committed=self.hear, on_failed=self.hear, now_ms=self.clock)
-        return SqlStore(directory, on_committed=self.hear, on_failed=self.hear, now_ms=self.clock)
+            return MemoryStore(
+                on_committed=lambda report: self.on_committed(report),
+                on_failed=lambda report: self.on_failed(report),
+                now_ms=self.clock,
+            )
+        return SqlStore(
+            directory,
+            on_committed=lambda report: self.on_committed(report),
+            on_failed=lambda report: self.on_failed(report),
+            now_ms=self.clock,
+        )
 
     @property
     def sql(self) -> SqlStore:
         assert isinstance(self.store, SqlStore)
         return self.store
 
-    def hear(self, outcome: Committed | Failed) -> None:
+    def on_outcome(self, outcome: BatchCommitted | BatchFailed) -> None:
         self.outcomes.append(outcome)
         self._news.set()
 
     @property
-    def committed(self) -> list[Committed]:
-        return [outcome for outcome in self.outcomes if isinstance(outcome, Committed)]
+    def committed(self) -> list[BatchCommitted]:
+        return [outcome for outcome in self.outcomes if isinstance(outcome, BatchCommitted)]
 
     @property
-    def failed(self) -> list[Failed]:
-        return [outcome for outcome in self.outcomes if isinstance(outcome, Failed)]
+    def failed(self) -> list[BatchFailed]:
+        return [outcome for outcome in self.outcomes if isinstance(outcome, BatchFailed)]
 
-    async def wait_for(self, mark: int) -> None:
+    async def wait_for(self, batch_number: int) -> None:
         async with asyncio.timeout(DEADLINE):
-            while self.store.committed < mark:
+            while self.store.committed < batch_number:
                 self._news.clear()
                 await self._news.wait()
 
     async def durable(self) -> int:
-        """Flush, and wait until everything done so far is decided."""
-        mark = self.store.mark
+        """Flush, and wait until all work so far is decided."""
+        batch_number = self.store.batch_number
         self.store.flush()
-        await self.wait_for(mark)
-        return mark
+        await self.wait_for(batch_number)
+        return batch_number
 
     async def close(self) -> None:
         async with asyncio.timeout(DEADLINE):
             await self.store.close()
 
-    # -- doing what a broker does ----------------------------------------------------------------
+    # -- the work of a broker --------------------------------------------------------------------
 
     def declare(self, queue_id: int = 1, *, durable: bool = True) -> QueueDefinition:
         queue = QueueDefinition(queue_id, "/", f"q{queue_id}", durable=durable)
@@ -142,20 +156,19 @@ class Harness:
         self.store.record_many(EventKind.ACKED, queue_id, message_ids)
 
     def live(self, queue_id: int = 1) -> list[int]:
-        """What was in the queue when the store was opened."""
+        """The ids of the messages in the queue when the store was opened."""
         return sorted(i for part in self.recovered.live.get(queue_id, ()) for i in part.ids)
 
     async def bodies(self, message_ids: Sequence[int]) -> list[bytes | None]:
-        found = await self.store.load(message_ids)
-        return [item.body if isinstance(item, StoredMessage) else None for item in found]
+        results = await self.store.load(message_ids)
+        return [bytes(item.body) if isinstance(item, StoredMessage) else None for item in results]
 
-    async def rotten(self, message_ids: Sequence[int]) -> list[int]:
-        found = await self.store.load(message_ids)
-        return [item.id for item in found if isinstance(item, Rotten)]
+    async def unreadable(self, message_ids: Sequence[int]) -> list[int]:
+        results = await self.store.load(message_ids)
+        return [item.id for item in results if isinstance(item, UnreadableMessage)]
 
     def query(self, sql: str, *values: object) -> list[Any]:
-        """Look into the database as a reader would."""
+        """Query the database as an outside reader would."""
         assert self._directory is not None
-        address = f"file:{self._directory / DATABASE_NAME}?mode=ro"
-        with closing(sqlite3.connect(address, uri=True)) as connection:
+        with closing(open_read_only(self._directory / DATABASE_NAME)) as connection:
             return connection.execute(sql, values).fetchall()

@@ -1,13 +1,13 @@
-"""The code blocks of the documentation, and what is to be done with each.
+"""The code blocks of the documentation, and how each of them is run.
 
-A comment in the line before a block says so, in words that no reader of the page sees:
+A comment in the line before a block decides it; comments are not shown on the rendered page:
 
     <!-- test: save as test_orders.py -->     run by pytest, with the other saved blocks of the page
     <!-- test: fragment -->                   Python with `channel`, `connection`, `url`, `handle`
-    <!-- test: elsewhere tests/x.py::name -->  that test takes it from the page and runs it
+    <!-- test: elsewhere tests/x.py::name -->  that test reads it from the page and runs it
 
-Without one, `python` is a program of its own and `sh` is a session against a running broker. There
-is none for code that nobody runs.
+Without a comment, `python` is a complete program and `sh` is a session with a running broker. No
+comment excludes a block from being run.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ PAGES = sorted(
     ]
 )
 BLOCK = re.compile(
-    r"(?:^<!-- test: (?P<mark>[^\n]*?) -->\n+)?"
+    r"(?:^<!-- test: (?P<comment>[^\n]*?) -->\n+)?"
     r"^```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 COMMAND = re.compile(r"^(leveret|make|pip|python|curl|pytest|git|docker|systemctl) ", re.MULTILINE)
 
 
-class Fate(Enum):
+class RunMode(Enum):
     PROGRAM = auto()
     SESSION = auto()
     SAVED = auto()
     FRAGMENT = auto()
     ELSEWHERE = auto()
-    NOTHING = auto()
-    """No code: a configuration, an output, a picture."""
+    NOT_CODE = auto()
+    """A configuration, an output or a diagram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +49,34 @@ class Block:
     line: int
     language: str
     text: str
-    fate: Fate
+    mode: RunMode
     detail: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
 
 
-def fate_of(mark: str, language: str) -> tuple[Fate, str]:
-    for beginning, fate in (
-        ("save as ", Fate.SAVED),
-        ("fragment", Fate.FRAGMENT),
-        ("elsewhere ", Fate.ELSEWHERE),
+def run_mode(comment: str, language: str) -> tuple[RunMode, str]:
+    """How a block is run, and the rest of its comment."""
+    for prefix, mode in (
+        ("save as ", RunMode.SAVED),
+        ("fragment", RunMode.FRAGMENT),
+        ("elsewhere ", RunMode.ELSEWHERE),
     ):
-        if mark.startswith(beginning):
-            return fate, mark.removeprefix(beginning)
-    if mark:
-        raise ValueError(f"no such mark: {mark!r}")
-    return {"python": Fate.PROGRAM, "sh": Fate.SESSION}.get(language, Fate.NOTHING), ""
+        if comment.startswith(prefix):
+            return mode, comment.removeprefix(prefix)
+    if comment:
+        raise ValueError(f"unknown test comment: {comment!r}")
+    return {"python": RunMode.PROGRAM, "sh": RunMode.SESSION}.get(language, RunMode.NOT_CODE), ""
 
 
 def blocks_of(text: str, page: str) -> list[Block]:
-    found = []
+    blocks = []
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("language")) + 1
-        fate, detail = fate_of(match["mark"] or "", match["language"])
-        found.append(Block(page, line, match["language"], match["text"], fate, detail))
-    return found
+        mode, detail = run_mode(match["comment"] or "", match["language"])
+        blocks.append(Block(page, line, match["language"], match["text"], mode, detail))
+    return blocks
 
 
 def all_blocks() -> list[Block]:

@@ -1,4 +1,7 @@
-"""Plays the curl commands of the documentation: the few options it uses, against any broker."""
+"""Runs the curl commands of the documentation with httpx, against any broker.
+
+Only the options that the documentation uses are known.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from pathlib import Path
 import httpx
 
 SITE = "http://localhost:15672"
-FORM = {"content-type": "application/x-www-form-urlencoded"}  # what curl says of -d
-SECONDS = 60
+FORM = {"content-type": "application/x-www-form-urlencoded"}  # what curl sends with -d
+TIMEOUT_SECONDS = 60
 
 
-def play(words: list[str], url: str, folder: Path) -> None:
-    """`words` follow `curl`; an address at `SITE` means the same at `url`."""
+def run_curl(arguments: list[str], url: str, folder: Path) -> None:
+    """Send the request of a curl command to `url` in place of `SITE`."""
     method, path, user, body, target = "", "", "", b"", None
-    rest = iter(words)
+    rest = iter(arguments)
     for word in rest:
         if word == "-X":
             method = next(rest)
@@ -25,20 +28,20 @@ def play(words: list[str], url: str, folder: Path) -> None:
         elif word == "-d":
             body = _data(next(rest), folder)
         else:
-            assert word.startswith(f"{SITE}/"), f"curl {word}?"
+            assert word.startswith(f"{SITE}/"), f"unknown argument of curl: {word}"
             path = word.removeprefix(SITE)
-    answer = httpx.request(
+    response = httpx.request(
         method or ("POST" if body else "GET"),
         url + path,
         auth=tuple(user.split(":", 1)) if user else None,  # type: ignore[arg-type]
         content=body,
         headers=FORM if body else {},
-        timeout=SECONDS,
+        timeout=TIMEOUT_SECONDS,
     )
-    assert answer.is_success, f"{words}: {answer.status_code} {answer.text}"
+    assert response.is_success, f"{arguments}: {response.status_code} {response.text}"
     if target is not None:
-        target.write_bytes(answer.content)
+        target.write_bytes(response.content)
 
 
-def _data(given: str, folder: Path) -> bytes:
-    return (folder / given[1:]).read_bytes() if given.startswith("@") else given.encode()
+def _data(value: str, folder: Path) -> bytes:
+    return (folder / value[1:]).read_bytes() if value.startswith("@") else value.encode()

@@ -1,11 +1,14 @@
-"""Runs the shell blocks of a page, line by line, against a broker that is running.
+"""Runs the shell blocks of a page line by line against a running broker.
 
-`leveret ...` alone runs in this process, as the tests of the command line do; with pipes and the
-like it runs in a shell. What runs until it is interrupted is, once it has shown something.
-`leveret serve ...` starts and stops a real one, on free ports; with `&` the rest of the block
-speaks to it. `curl` is played by tests/docs/curl.py. Of `make` only the way is asked
-(tests/docs/made.py), and of `pip install` whether we know the packages and extras: it is run by
-tests/packaging/test_first_steps.py, on request.
+- `leveret ...` runs in this process, as in the tests of the command line; with pipes, redirections
+  or variables it runs in a shell.
+- A command that runs until it is interrupted is interrupted after its first line of output.
+- `leveret serve ...` starts and stops a broker process on free ports; with `&` the rest of the
+  block uses it.
+- `curl` is replaced by tests/docs/curl.py.
+- `make` targets are looked up but not run (tests/docs/make_targets.py).
+- For `pip install` the packages and extras are looked up; tests/packaging/test_first_steps.py runs
+  these commands on request.
 """
 
 from __future__ import annotations
@@ -25,12 +28,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from leveret.cli import run
-from tests.docs import curl
 from tests.docs.blocks import ROOT
-from tests.docs.made import require_makeable
+from tests.docs.curl import run_curl
+from tests.docs.make_targets import check_make_command
 from tests.support.brokers import running_leveret
 
-SECONDS = 240
+TIMEOUT_SECONDS = 240
 SHELL_WORDS = re.compile(r"[|&;<>$`*]")
 FOLLOWS = re.compile(r"leveret log consume (?!.*--(count|idle) )")
 RECEIVES = re.compile(r"python \S+ receive$")
@@ -40,7 +43,7 @@ FREE_TLS_PORTS = ("--set", "amqps_port=0", "--set", "https_port=0")
 
 
 def lines_of(text: str) -> list[str]:
-    """Commands, without comments; a backslash at its end continues a line."""
+    """The commands without comments; a line that ends with a backslash continues."""
     joined = text.replace("\\\n", " ")
     lines = [re.sub(r"\s+#\s.*$", "", line).strip() for line in joined.splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
@@ -58,10 +61,10 @@ class ShellSession:
             "PYTHONPATH": str(ROOT),
             "PYTHONWARNINGS": "error",
         }
-        self.started = contextlib.ExitStack()
+        self.background = contextlib.ExitStack()
 
     def _shims(self) -> Path:
-        """`leveret` and `python` as a shell finds them: those of this interpreter."""
+        """A folder with `leveret`, `python` and `pytest` of this interpreter, for the PATH."""
         shims = self.folder / ".shims"
         shims.mkdir()
         for name, words in (("leveret", "-m leveret "), ("python", ""), ("pytest", "-m pytest ")):
@@ -72,7 +75,7 @@ class ShellSession:
 
     def run_block(self, text: str) -> None:
         page_broker = dict(self.environment)
-        with self.started:
+        with self.background:
             for line in lines_of(text):
                 self.run(line)
         self.environment = page_broker
@@ -82,18 +85,18 @@ class ShellSession:
         if words[:2] == ["leveret", "serve"]:
             self._serve(words[2:])
         elif words[0] == "make":
-            require_makeable(words[1:])
+            check_make_command(words[1:])
         elif words[:2] == ["pip", "install"]:
-            require_known(words[2:])
+            check_pip_install(words[2:])
         elif words[0] == "curl":
-            curl.play(words[1:], self.environment["LEVERET_URL"], self.folder)
+            run_curl(words[1:], self.environment["LEVERET_URL"], self.folder)
         elif FOLLOWS.match(line):
-            self._until_it_shows_something(line)
+            self._interrupt_after_output(line)
         elif RECEIVES.match(line):
-            self._beside_the_others(line)
+            self._run_in_background(line)
         elif words[0] == "leveret" and not SHELL_WORDS.search(line):
             self._in_process(words[1:])
-        elif line != ". .venv/bin/activate":  # which is what runs the tests
+        elif line != ". .venv/bin/activate":  # the tests run in it already
             self._in_shell(line)
 
     def _in_process(self, words: list[str]) -> None:
@@ -104,39 +107,39 @@ class ShellSession:
             assert run(words) == 0, f"leveret {shlex.join(words)}"
 
     def _in_shell(self, line: str) -> None:
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", line],
             cwd=self.folder,
             env=self.environment,
-            timeout=SECONDS,
+            timeout=TIMEOUT_SECONDS,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        assert result.returncode == 0, f"{line}\n{result.stdout}{result.stderr}"
 
-    def _until_it_shows_something(self, line: str) -> None:
+    def _interrupt_after_output(self, line: str) -> None:
         process = self._start(line)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=SECONDS)
+        process.communicate(timeout=TIMEOUT_SECONDS)
         assert process.returncode in STOPPED, f"{line}: {process.returncode}"
 
-    def _beside_the_others(self, line: str) -> None:
-        """The other terminal: it shows something at once, and more before the block is over."""
+    def _run_in_background(self, line: str) -> None:
+        """Run a command of a second terminal: it must print again before the block ends."""
         process = self._start(line)
 
         def end() -> None:
             assert process.stdout is not None
-            shown = process.stdout.readline()
+            output = process.stdout.readline()
             process.terminate()
-            process.communicate(timeout=SECONDS)
-            assert shown, line
+            process.communicate(timeout=TIMEOUT_SECONDS)
+            assert output, line
 
-        self.started.callback(end)
+        self.background.callback(end)
 
     def _start(self, line: str) -> subprocess.Popen[str]:
-        """Has shown its first line when this returns."""
-        # A test run in the background ignores interrupts, and so would what it starts.
+        """Start a command and wait for its first line of output."""
+        # Processes started by a test run in the background would ignore SIGINT as it does.
         shell = ["env", "--default-signal=INT", "bash", "-euo", "pipefail", "-c"]
         process = subprocess.Popen(
             [*shell, f"exec {line}"],
@@ -146,37 +149,37 @@ class ShellSession:
             text=True,
         )
         assert process.stdout is not None
-        assert process.stdout.readline(), f"{line}: {process.wait(SECONDS)}"
+        assert process.stdout.readline(), f"{line}: {process.wait(TIMEOUT_SECONDS)}"
         return process
 
     def _serve(self, words: list[str]) -> None:
-        """The same flags, but for ports and folders that may be taken or forbidden here."""
-        kept = [self._place(word) for word in words if word != "&"]
+        """Start `leveret serve` with these flags, on free ports and in folders of the test."""
+        flags = [self._replace_path(word) for word in words if word != "&"]
         ports = FREE_PORTS + (FREE_TLS_PORTS if "tls_cert" in " ".join(words) else ())
-        broker = running_leveret(*kept, *ports)
+        broker = running_leveret(*flags, *ports)
         if words[-1:] == ["&"]:
-            target = self.started.enter_context(broker)
+            target = self.background.enter_context(broker)
             self.environment["AMQP_URL"] = target.url
             self.environment["LEVERET_URL"] = f"http://127.0.0.1:{target.http_port}"
         else:
             with broker:
                 pass
 
-    def _place(self, word: str) -> str:
+    def _replace_path(self, word: str) -> str:
         key, equals, value = word.rpartition("=")
         if value.endswith(".pem"):
             return f"{key}{equals}{self.folder / value}"
         return str(self.folder / "served") if word.startswith("/var/lib/") else word
 
 
-def require_known(words: list[str]) -> None:
-    """What is installed is a dependency of ours, or Leveret with an extra that exists."""
+def check_pip_install(words: list[str]) -> None:
+    """Raise unless all packages are Leveret or its dependencies, and all extras exist."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
-    ours = [*project["dependencies"], *extras["dev"]]
-    names = {canonicalize_name(Requirement(text).name) for text in ours} | {"leveret"}
+    dependencies = [*project["dependencies"], *extras["dev"]]
+    names = {canonicalize_name(Requirement(text).name) for text in dependencies} | {"leveret"}
     for word in words:
         if not word.startswith("-"):
-            wanted = Requirement(re.sub(r"^\.(?=$|\[)", "leveret", word))
-            assert canonicalize_name(wanted.name) in names, f"pip installs {word}?"
-            assert wanted.extras <= set(extras), word
+            requirement = Requirement(re.sub(r"^\.(?=$|\[)", "leveret", word))
+            assert canonicalize_name(requirement.name) in names, f"unknown package: {word}"
+            assert requirement.extras <= set(extras), word

@@ -1,6 +1,6 @@
-"""Commands in running text are right: the command is there, and so are its options.
+"""Commands within sentences exist, and so do their options.
 
-What stands in a block of its own is run (test_blocks.py); a sentence may leave out things.
+They may be incomplete, so they are not run. Code blocks are run by test_blocks.py.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any
 import pytest
 import typer
 
-from leveret.cli.app import asking_help, program
+from leveret.cli.app import expand_help, program
 from leveret.cli.serve import build_parser
 from tests.docs.blocks import PAGES, ROOT
-from tests.docs.made import require_makeable
-from tests.docs.session import require_known
+from tests.docs.make_targets import check_make_command
+from tests.docs.session import check_pip_install
 
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:\.venv/bin/)?(?:leveret|make|pip|python|pytest) [^`]+)`")
-NO_COMMAND = {"ready", "COMMAND"}  # a line that is printed; any of them
+NOT_COMMANDS = {"ready", "COMMAND"}  # a line of output; a placeholder
 
 
 def commands() -> list[tuple[str, str]]:
     return [
-        (str(page.relative_to(ROOT)), " ".join(found.split()).removeprefix(".venv/bin/"))
+        (str(page.relative_to(ROOT)), " ".join(command.split()).removeprefix(".venv/bin/"))
         for page in PAGES
         if page.name != "CHANGELOG.md"
-        for found in INLINE.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
+        for command in INLINE.findall(FENCED.sub("", page.read_text(encoding="utf-8")))
     ]
 
 
 def check_leveret(words: list[str]) -> None:
-    """As far as its options go; raises what the command line would."""
+    """Parse the options; raises the errors of the command line."""
     if words[0] == "serve":
         build_parser().parse_args(words[1:])
         return
@@ -47,31 +47,39 @@ def check_leveret(words: list[str]) -> None:
     command.make_parser(context).parse_args(words)
 
 
+def check_python(words: list[str]) -> None:
+    """Raise unless the module of `-m`, or the script of the repository, exists."""
+    if words[0] == "-m":
+        assert importlib.util.find_spec(words[1]) is not None
+    else:
+        assert (ROOT / words[0]).is_file(), f"no such script: {words[0]}"
+
+
 def check(line: str) -> None:
     program, *words = shlex.split(line)
-    asked = list(asking_help(words))
-    if program == "leveret" and asked[0] not in NO_COMMAND:
-        check_leveret(asked)
+    expanded = list(expand_help(words))
+    if program == "leveret" and expanded[0] not in NOT_COMMANDS:
+        check_leveret(expanded)
     elif program == "make":
-        require_makeable(words)
+        check_make_command(words)
     elif program == "pip":
-        require_known(words[1:])
+        check_pip_install(words[1:])
     elif program == "python":
-        assert words[0] == "-m" and importlib.util.find_spec(words[1]) is not None
+        check_python(words)
     elif program == "pytest":
         assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
 
 
 @pytest.mark.parametrize("line", sorted({line for _, line in commands()}))
-def test_command(line):
+def test_inline_command_is_valid(line):
     check(line)
 
 
-def test_they_are_found():
+def test_inline_commands_are_found():
     assert {page for page, _ in commands()} >= {"README.md", "CONTRIBUTING.md", "docs/cli.md"}
 
 
-WRONG = """
+INVALID = """
 leveret sreve
 leveret serve --prot 1
 leveret log mend
@@ -84,12 +92,14 @@ make torture ARGS="--only R-99"
 make docs ARGS="-v"
 pip install leveret[x]
 python -m tests.nothing
+python tools/nothing.py
+python -c pass
 pytest tests/nothing
 """
 USAGE_ERROR: Any = typer.BadParameter.__base__
 
 
-@pytest.mark.parametrize("line", WRONG.split("\n")[1:-1])
-def test_a_wrong_one_is_found(line):
+@pytest.mark.parametrize("line", INVALID.split("\n")[1:-1])
+def test_invalid_command_is_reported(line):
     with pytest.raises((AssertionError, USAGE_ERROR, SystemExit, subprocess.CalledProcessError)):
         check(line)

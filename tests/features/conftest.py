@@ -1,23 +1,23 @@
-"""Hubs that tests start and stop by themselves; a broker for a module, where time stands still."""
+"""A broker without sockets for each test, and a broker with a frozen clock for each module."""
 
 import pytest
 
 from leveret.testing import LeveretBroker
-from tests.features.hub import Hub
+from tests.features.harness import BrokerHarness
 
 
 @pytest.fixture
-async def hub():
-    started = await Hub.start()
-    yield started
-    await started.stop()
+async def harness():
+    harness = await BrokerHarness.start()
+    yield harness
+    await harness.stop()
 
 
 @pytest.fixture(scope="module")
 def broker():
-    with LeveretBroker() as running:
-        running.clock.freeze()
-        yield running
+    with LeveretBroker() as broker:
+        broker.clock.freeze()
+        yield broker
 
 
 @pytest.fixture

@@ -1,7 +1,4 @@
-"""A delivery that nobody acks for too long costs the client its channel.
-
-Time stands still unless a test moves it.
-"""
+"""A delivery that is not acked in time closes its channel. Only tests advance the clock."""
 
 from typing import Any
 
@@ -9,15 +6,15 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from amqp_server.patience import Patience
-from leveret.broker.policies import Policy
+from leveret.amqp_server.ack_timeout import AckTimeouts
+from leveret.broker.policies.policies import Policy
 
 
 @pytest.fixture
 def connection(broker):
-    opened = pika.BlockingConnection(pika.URLParameters(broker.url))
-    yield opened
-    opened.close()
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    yield connection
+    connection.close()
 
 
 def wait_for_close(channel, seconds=30):
@@ -28,36 +25,36 @@ def wait_for_close(channel, seconds=30):
     raise AssertionError("the channel is still open")
 
 
-def deliveries(connection, queue, arguments=None):
+def consume(connection, queue, arguments=None):
+    """A channel with a consumer, and the list of its deliveries."""
     channel = connection.channel()
-    seen = []
-    channel.basic_consume(queue, lambda c, m, p, b: seen.append(m), arguments=arguments)
-    return channel, seen
+    deliveries = []
+    channel.basic_consume(queue, lambda c, m, p, b: deliveries.append(m), arguments=arguments)
+    return channel, deliveries
 
 
-def delivered(connection, seen):
-    """The next delivery."""
+def next_delivery(connection, deliveries):
     for _ in range(3000):
-        if seen:
-            return seen.pop()
+        if deliveries:
+            return deliveries.pop()
         connection.process_data_events(0.01)
-    raise AssertionError("nothing came")
+    raise AssertionError("no delivery")
 
 
-@pytest.mark.parametrize("where", ["queue", "consumer"])
-def test_late_ack_closes_the_channel_and_requeues(connection, clock, where):
-    asked = {"x-consumer-timeout": 10_000}
+@pytest.mark.parametrize("owner", ["queue", "consumer"])
+def test_late_ack_closes_the_channel_and_requeues(connection, clock, owner):
+    timeout = {"x-consumer-timeout": 10_000}
     channel = connection.channel()
-    queue = channel.queue_declare("", arguments=asked if where == "queue" else {}).method.queue
+    queue = channel.queue_declare("", arguments=timeout if owner == "queue" else {}).method.queue
     channel.basic_publish("", queue, b"x")
-    other, seen = deliveries(connection, queue, asked if where == "consumer" else None)
-    delivered(connection, seen)
+    other, deliveries = consume(connection, queue, timeout if owner == "consumer" else None)
+    next_delivery(connection, deliveries)
     clock.advance(9)
     other.queue_declare(queue, passive=True)
     clock.advance(2)
-    closed = wait_for_close(other)
-    assert closed.reply_code == 406
-    assert closed.reply_text.startswith(
+    reason = wait_for_close(other)
+    assert reason.reply_code == 406
+    assert reason.reply_text.startswith(
         "PRECONDITION_FAILED - delivery acknowledgement on channel 2 timed out. "
         "Timeout value used: 10000 ms."
     )
@@ -65,7 +62,7 @@ def test_late_ack_closes_the_channel_and_requeues(connection, clock, where):
     assert (body, method.redelivered) == (b"x", True)
 
 
-def test_polled_messages_count_too(connection, clock):
+def test_basic_get_has_a_timeout_too(connection, clock):
     channel = connection.channel()
     queue = channel.queue_declare("", arguments={"x-consumer-timeout": 10_000}).method.queue
     channel.basic_publish("", queue, b"x")
@@ -74,19 +71,19 @@ def test_polled_messages_count_too(connection, clock):
     assert wait_for_close(channel).reply_code == 406
 
 
-def test_acked_in_time_nothing_happens(connection, clock):
+def test_ack_in_time_keeps_the_channel_open(connection, clock):
     channel = connection.channel()
     queue = channel.queue_declare("", arguments={"x-consumer-timeout": 10_000}).method.queue
-    other, seen = deliveries(connection, queue)
+    other, deliveries = consume(connection, queue)
     for _ in range(6):
         channel.basic_publish("", queue, b"x")
-        method = delivered(connection, seen)
+        method = next_delivery(connection, deliveries)
         clock.advance(4)
         other.basic_ack(method.delivery_tag)
-        other.queue_declare(queue, passive=True)  # by now the ack has been read
+        other.queue_declare(queue, passive=True)  # the reply shows that the ack was handled
 
 
-def test_a_wrong_timeout_is_refused(connection):
+def test_invalid_timeout_is_refused(connection):
     channel = connection.channel()
     queue = channel.queue_declare("").method.queue
     with pytest.raises(ChannelClosedByBroker, match="invalid arg 'x-consumer-timeout'"):
@@ -95,19 +92,19 @@ def test_a_wrong_timeout_is_refused(connection):
         connection.channel().queue_declare("", arguments={"x-consumer-timeout": -1})
 
 
-class _Session:
+class FakeConnection:
     def __init__(self):
         self.closed = []
 
-    def run(self, number, call):
+    def refuse(self, number, error, method):
         self.closed.append(number)
 
 
-class _Channel:
-    """As much of a channel as patience looks at."""
+class FakeChannel:
+    """The part of a channel that `AckTimeouts` reads."""
 
-    def __init__(self, hub, queue):
-        self.vhost, self.session, self.number = hub.vhost, _Session(), 1
+    def __init__(self, harness, queue):
+        self.vhost, self.connection, self.number = harness.vhost, FakeConnection(), 1
         self.consumers, self.unacked, self.last_tag = {}, {}, 0
         self.queue = queue
 
@@ -116,18 +113,31 @@ class _Channel:
         self.unacked[self.last_tag] = (None, self.queue, None)
 
 
-async def test_by_policy_and_counted_from_its_own_delivery(hub):
-    channel: Any = _Channel(hub, hub.queue("q"))
-    patience = Patience()
+async def test_timeout_by_policy_counts_from_each_delivery(harness):
+    channel: Any = FakeChannel(harness, harness.queue("q"))
+    timeouts = AckTimeouts()
     channel.deliver()
-    patience.look([channel], 0.0)
-    hub.broker.policies.put(Policy("/", "p", "q", {"consumer-timeout": 10_000}))
+    timeouts.check([channel], 0.0)
+    harness.broker.policies.put(Policy("/", "p", "q", {"consumer-timeout": 10_000}))
     for second in range(1, 11):
-        patience.look([channel], float(second))
+        timeouts.check([channel], float(second))
         if second == 5:
             channel.unacked.clear()
         channel.deliver()
-    assert channel.session.closed == []
+    assert channel.connection.closed == []
     for second in range(11, 18):
-        patience.look([channel], float(second))
-        assert channel.session.closed == ([] if second < 16 else [1] * (second - 15)), second
+        timeouts.check([channel], float(second))
+        assert channel.connection.closed == ([] if second < 16 else [1] * (second - 15)), second
+
+
+async def test_closing_one_channel_may_close_the_others(harness):
+    """A client's connection.close waits for a channel; closing that one closes the connection."""
+    queue = harness.queue("q", consumer_timeout=10_000)
+    channels: list[Any] = [FakeChannel(harness, queue) for _ in range(2)]
+    for channel in channels:
+        channel.deliver()
+    timeouts = AckTimeouts()
+    timeouts.check(channels, 0.0)
+    channels[0].connection.refuse = lambda *_: [channel.unacked.clear() for channel in channels]
+    timeouts.check(channels, 11.0)
+    assert channels[1].connection.closed == []

@@ -1,50 +1,50 @@
-"""Exchange types beyond the four: who gets a message, how often, and when."""
+"""Exchange types of plugins: which queue gets a message, how often, and when."""
 
 from collections import Counter
 
 import pytest
 
-from leveret.broker import stations
+from leveret.broker.publishing import plugin_exchanges
 from leveret.model.errors import PreconditionFailed
-from queues import Outcome
-from tests.features.hub import Hub
-from tests.features.test_over_time import running
+from leveret.queues.entry import Outcome
+from tests.features.harness import BrokerHarness
+from tests.features.test_time_and_restarts import running
 
 
-def spread(hub, names):
-    return {name: hub.vhost.queues[name].ready_count for name in names}
+def spread(harness, names):
+    return {name: harness.vhost.queues[name].ready_count for name in names}
 
 
 class TestConsistentHash:
-    def fan(self, hub, weights, **arguments):
+    def declare(self, harness, weights, **arguments):
         named = {name.replace("_", "-"): value for name, value in arguments.items()}
-        hub.vhost.declare_exchange(hub.spec("h", "x-consistent-hash", named))
+        harness.vhost.declare_exchange(harness.spec("h", "x-consistent-hash", named))
         for name, weight in weights.items():
-            hub.queue(name)
-            hub.bind("h", name, str(weight))
+            harness.queue(name)
+            harness.bind("h", name, str(weight))
 
-    async def test_equal_keys_go_together_and_weights_hold(self, hub):
+    async def test_equal_keys_reach_one_queue_and_weights_hold(self, harness):
         weights = {"a": 1, "b": 1, "c": 2}
-        self.fan(hub, weights)
+        self.declare(harness, weights)
         for number in range(4_000):
-            assert hub.publish("h", f"key-{number}").routed
-        counts = spread(hub, weights)
+            assert harness.publish("h", f"key-{number}").routed
+        counts = spread(harness, weights)
         assert sum(counts.values()) == 4_000
         assert 1_700 < counts["c"] < 2_300
         assert 750 < counts["a"] < 1_250
-        before = spread(hub, weights)
+        before = spread(harness, weights)
         for _ in range(10):
-            hub.publish("h", "same")
-        moved = {n: c - before[n] for n, c in spread(hub, weights).items()}
+            harness.publish("h", "same")
+        moved = {n: c - before[n] for n, c in spread(harness, weights).items()}
         assert sorted(moved.values()) == [0, 0, 10]
 
-    async def test_a_new_queue_moves_only_its_share(self, hub):
-        self.fan(hub, {"a": 1, "b": 1})
-        matcher = hub.vhost.exchanges["h"].matcher
+    async def test_new_queue_takes_over_only_its_share(self, harness):
+        self.declare(harness, {"a": 1, "b": 1})
+        matcher = harness.vhost.exchanges["h"].matcher
         keys = [f"key-{n}" for n in range(1_000)]
         before = {key: next(iter(matcher.match(key, {}))).name for key in keys}
-        hub.queue("c")
-        hub.bind("h", "c", "1")
+        harness.queue("c")
+        harness.bind("h", "c", "1")
         after = {key: next(iter(matcher.match(key, {}))).name for key in keys}
         assert all(after[key] in (before[key], "c") for key in keys)
         assert 230 < Counter(after.values())["c"] < 440
@@ -52,357 +52,382 @@ class TestConsistentHash:
     @pytest.mark.parametrize(
         ("argument", "properties"),
         [
-            ({"hash_header": "who"}, lambda n: {"headers": {"who": f"u{n}"}}),
+            ({"hash_header": "user"}, lambda n: {"headers": {"user": f"u{n}"}}),
             ({"hash_property": "message_id"}, lambda n: {"message_id": f"m{n}"}),
             ({"hash_property": "correlation_id"}, lambda n: {"correlation_id": f"c{n}"}),
             ({"hash_property": "timestamp"}, lambda n: {"timestamp": 1_700_000_000 + n}),
         ],
     )
-    async def test_by_header_or_property(self, hub, argument, properties):
-        self.fan(hub, {"a": 1, "b": 1}, **argument)
+    async def test_messages_are_hashed_by_a_header_or_property(self, harness, argument, properties):
+        self.declare(harness, {"a": 1, "b": 1}, **argument)
         for number in range(100):
-            hub.publish("h", "all the same", **properties(number))
-        counts = spread(hub, "ab")
+            harness.publish("h", "all the same", **properties(number))
+        counts = spread(harness, "ab")
         assert min(counts.values()) > 20
         before = counts
         for _ in range(5):
-            hub.publish("h", "another", **properties(1))
-        assert sorted(spread(hub, "ab")[n] - before[n] for n in "ab") == [0, 5]
+            harness.publish("h", "another", **properties(1))
+        assert sorted(spread(harness, "ab")[n] - before[n] for n in "ab") == [0, 5]
 
-    async def test_wrong_declarations_are_refused(self, hub):
+    async def test_invalid_declarations_are_refused(self, harness):
         with pytest.raises(PreconditionFailed, match="mutually exclusive"):
-            self.fan(hub, {}, hash_header="a", hash_property="message_id")
+            self.declare(harness, {}, hash_header="a", hash_property="message_id")
         with pytest.raises(PreconditionFailed, match="unsupported property"):
-            self.fan(hub, {}, hash_property="app_id")
+            self.declare(harness, {}, hash_property="app_id")
         with pytest.raises(PreconditionFailed, match="whole number greater than 0"):
-            self.fan(hub, {"a": "heavy"})
+            self.declare(harness, {"a": "heavy"})
 
 
-async def test_modulus_hash_spreads_and_stays(hub):
-    hub.exchange("m", "x-modulus-hash")
+async def test_modulus_hash_spreads_keys_and_is_stable(harness):
+    harness.exchange("m", "x-modulus-hash")
     for name in "abc":
-        hub.queue(name)
-        hub.bind("m", name)
+        harness.queue(name)
+        harness.bind("m", name)
     for number in range(300):
-        hub.publish("m", f"key-{number % 30}")
-    assert sum(spread(hub, "abc").values()) == 300
-    assert all(count % 10 == 0 and count for count in spread(hub, "abc").values())
+        harness.publish("m", f"key-{number % 30}")
+    assert sum(spread(harness, "abc").values()) == 300
+    assert all(count % 10 == 0 and count for count in spread(harness, "abc").values())
 
 
 @pytest.mark.parametrize("kind", ["x-random", "x-local-random"])
-async def test_random_gives_each_message_to_one(hub, kind):
-    hub.exchange("r", kind)
-    assert not hub.publish("r", "k").routed
+async def test_random_exchange_routes_each_message_to_one_queue(harness, kind):
+    harness.exchange("r", kind)
+    assert not harness.publish("r", "k").routed
     for name in "ab":
-        hub.queue(name)
-        hub.bind("r", name)
+        harness.queue(name)
+        harness.bind("r", name)
     for _ in range(200):
-        hub.publish("r", "k")
-    assert sum(spread(hub, "ab").values()) == 200
-    assert min(spread(hub, "ab").values()) > 50
+        harness.publish("r", "k")
+    assert sum(spread(harness, "ab").values()) == 200
+    assert min(spread(harness, "ab").values()) > 50
 
 
 class TestRecentHistory:
-    async def test_a_late_queue_gets_the_last_ones(self, hub):
-        hub.exchange("x", "x-recent-history", recent_history_length=3)
+    async def test_new_binding_gets_the_last_messages(self, harness):
+        harness.exchange("x", "x-recent-history", recent_history_length=3)
         for number in range(5):
-            hub.publish("x", "k", b"%d" % number)
-        hub.queue("late")
-        hub.bind("x", "late")
-        hub.publish("x", "k", b"5")
-        await hub.settle()
-        assert await hub.bodies("late") == [b"2", b"3", b"4", b"5"]
+            harness.publish("x", "k", b"%d" % number)
+        harness.queue("late")
+        harness.bind("x", "late")
+        harness.publish("x", "k", b"5")
+        await harness.settle()
+        assert await harness.bodies("late") == [b"2", b"3", b"4", b"5"]
 
-    async def test_twenty_by_default_and_not_those_that_do_not_want(self, hub):
-        hub.exchange("x", "x-recent-history")
+    async def test_history_is_twenty_messages_without_no_store(self, harness):
+        harness.exchange("x", "x-recent-history")
         for number in range(30):
-            hub.publish("x", "k", b"%d" % number)
-        hub.publish("x", "k", b"no", headers={"x-recent-history-no-store": True})
-        hub.queue("late")
-        hub.bind("x", "late")
-        assert await hub.bodies("late") == [b"%d" % n for n in range(10, 30)]
+            harness.publish("x", "k", b"%d" % number)
+        harness.publish("x", "k", b"no", headers={"x-recent-history-no-store": True})
+        harness.queue("late")
+        harness.bind("x", "late")
+        assert await harness.bodies("late") == [b"%d" % n for n in range(10, 30)]
 
     @pytest.mark.parametrize("between", ["nothing", "fanout", "topic"])
-    async def test_no_more_than_may_be_sent_again_at_once(self, hub, monkeypatch, between):
-        monkeypatch.setattr(stations, "MOST_REPLAYED", 12)
-        hub.exchange("x", "x-recent-history", recent_history_length=100_000)
+    async def test_replay_is_limited(self, harness, monkeypatch, between):
+        monkeypatch.setattr(plugin_exchanges, "MAX_REPLAYED", 12)
+        harness.exchange("x", "x-recent-history", recent_history_length=100_000)
         for number in range(30):
-            hub.publish("x", f"{number}.k", b"%d" % number)
+            harness.publish("x", f"{number}.k", b"%d" % number)
         queues = {"nothing": ["a"], "fanout": ["a", "b", "c"], "topic": ["a"]}[between]
         for name in queues:
-            hub.queue(name)
+            harness.queue(name)
         if between == "nothing":
-            hub.bind("x", "a")
+            harness.bind("x", "a")
         else:
-            hub.exchange("y", between)
+            harness.exchange("y", between)
             for name in queues:
-                hub.bind("y", name, "#.k")
-            hub.bind_exchange("x", "y")
-        hub.publish("x", "k", b"30")
-        await hub.settle()
+                harness.bind("y", name, "#.k")
+            harness.bind_exchange("x", "y")
+        harness.publish("x", "k", b"30")
+        await harness.settle()
         count = {"nothing": 12, "fanout": 3, "topic": 5}[between]
         for name in queues:
-            assert await hub.bodies(name) == [b"%d" % n for n in range(30 - count, 31)]
+            assert await harness.bodies(name) == [b"%d" % n for n in range(30 - count, 31)]
 
-    async def test_a_wrong_length_is_refused(self, hub):
+    async def test_invalid_history_length_is_refused(self, harness):
         with pytest.raises(PreconditionFailed, match="x-recent-history-length"):
-            hub.exchange("x", "x-recent-history", recent_history_length=0)
+            harness.exchange("x", "x-recent-history", recent_history_length=0)
 
 
 class TestDelayed:
-    def make(self, hub, kind="direct"):
-        hub.exchange("d", "x-delayed-message", delayed_type=kind)
-        hub.queue("q")
-        hub.bind("d", "q", "k")
+    def make(self, harness, kind="direct"):
+        harness.exchange("d", "x-delayed-message", delayed_type=kind)
+        harness.queue("q")
+        harness.bind("d", "q", "k")
 
-    async def test_due_in_order_of_time(self, hub):
-        self.make(hub)
+    async def test_delayed_messages_are_released_in_due_order(self, harness):
+        self.make(harness)
         for body, delay in ((b"late", 3_000), (b"soon", 1_000), (b"now", 0)):
-            hub.publish("d", "k", body, headers={"x-delay": delay, "mine": 1})
-        hub.publish("d", "k", b"plain")
-        await hub.settle()
-        assert await hub.bodies("q") == [b"now", b"plain"]
-        await hub.advance(1.5)
-        (message,) = await hub.take("q")
+            harness.publish("d", "k", body, headers={"x-delay": delay, "mine": 1})
+        harness.publish("d", "k", b"plain")
+        await harness.settle()
+        assert await harness.bodies("q") == [b"now", b"plain"]
+        await harness.advance(1.5)
+        (message,) = await harness.take("q")
         assert message.body == b"soon"
         assert message.headers() == {"x-delay": -1_000, "mine": 1}
         assert (message.exchange, message.routing_key) == ("d", "k")
-        await hub.advance(2)
-        assert await hub.bodies("q") == [b"late"]
+        await harness.advance(2)
+        assert await harness.bodies("q") == [b"late"]
 
-    async def test_what_waits_is_not_counted_as_gone(self, hub):
-        self.make(hub)
-        hub.queue("r")
-        hub.bind("d", "r", "k")
-        hub.exchange("before", "fanout")
-        hub.bind_exchange("before", "d")
-        delayed, before = hub.vhost.exchanges["d"], hub.vhost.exchanges["before"]
-        for exchange, key in (("d", "k"), ("d", "nobody's"), ("before", "k"), ("d", "k")):
-            hub.publish(exchange, key, headers={"x-delay": 1_000})
-        await hub.settle()
+    async def test_delayed_message_does_not_count_as_published_out(self, harness):
+        self.make(harness)
+        harness.queue("r")
+        harness.bind("d", "r", "k")
+        harness.exchange("before", "fanout")
+        harness.bind_exchange("before", "d")
+        delayed, before = harness.vhost.exchanges["d"], harness.vhost.exchanges["before"]
+        for exchange, key in (("d", "k"), ("d", "unbound"), ("before", "k"), ("d", "k")):
+            harness.publish(exchange, key, headers={"x-delay": 1_000})
+        await harness.settle()
         assert (delayed.published_in, delayed.published_out) == (3, 0)
         assert (before.published_in, before.published_out) == (1, 1)
-        held = hub.broker.stations.delays.by_exchange[delayed]
-        last = (await held.scheduled(3, 1))[0].message.id
-        assert held.cancel(last)
-        await hub.advance(1.5)
-        await hub.until(lambda: hub.vhost.queues["r"].ready_count == 2)
+        delay_queue = harness.broker.plugin_exchanges.delay_queues.by_exchange[delayed]
+        last = (await delay_queue.scheduled(3, 1))[0].message.id
+        assert delay_queue.cancel(last)
+        await harness.advance(1.5)
+        await harness.until(lambda: harness.vhost.queues["r"].ready_count == 2)
         assert (delayed.published_in, delayed.published_out) == (3, 4)
 
-    async def test_what_waited_through_a_restart_is_counted_when_it_goes(self, tmp_path):
-        hub = await Hub.start(tmp_path)
-        self.make(hub)
-        hub.publish("d", "nobody's", headers={"x-delay": 1_000})
-        await hub.settle()
-        async with running(await hub.restart()) as hub:
-            await hub.advance(1.5)
-            delayed = hub.vhost.exchanges["d"]
-            held = hub.broker.stations.delays.by_exchange[delayed]
-            await hub.until(lambda: len(held) == 0)
+    async def test_delayed_message_is_counted_when_released_after_a_restart(self, tmp_path):
+        harness = await BrokerHarness.start(tmp_path)
+        self.make(harness)
+        harness.publish("d", "unbound", headers={"x-delay": 1_000})
+        await harness.settle()
+        async with running(await harness.restart()) as harness:
+            await harness.advance(1.5)
+            delayed = harness.vhost.exchanges["d"]
+            delay_queue = harness.broker.plugin_exchanges.delay_queues.by_exchange[delayed]
+            await harness.until(lambda: len(delay_queue) == 0)
             assert delayed.published_out == 0
 
-    async def test_the_type_behind_it_decides(self, hub):
-        self.make(hub, "topic")
-        hub.bind("d", "q", "a.#")
-        hub.publish("d", "a.b", b"x", headers={"x-delay": 10})
-        hub.publish("d", "b.a", b"y", headers={"x-delay": 10})
-        await hub.settle()
-        await hub.advance(1)
-        assert await hub.bodies("q") == [b"x"]
+    async def test_content_is_in_memory_before_a_message_is_due(self, harness):
+        """So nothing has to be read or awaited when it is due, at exactly its millisecond."""
+        self.make(harness)
+        harness.publish("d", "k", headers={"x-delay": 1_003})
+        await harness.settle()
+        exchange, target = harness.vhost.exchanges["d"], harness.vhost.queues["q"]
+        delay_queue = harness.broker.plugin_exchanges.delay_queues.by_exchange[exchange]
+        await harness.advance(1)
+        await harness.until(lambda: len(delay_queue._content) == 1)
+        assert target.ready_count == 0
+        harness.clock.advance(0.002)
+        delay_queue.dispatch()
+        assert target.ready_count == 0
+        harness.clock.advance(0.001)
+        delay_queue.dispatch()
+        assert target.ready_count == 1 and not delay_queue._content
 
-    async def test_copies_that_are_no_keys_hold_nobody_up(self, hub):
-        self.make(hub, "topic")
-        hub.bind("d", "q", "#")
-        hub.publish("d", "a", b"odd", headers={"x-delay": 10, "CC": [1, None, "b"]})
-        hub.publish("d", "a", b"usual", headers={"x-delay": 10})
-        await hub.advance(1)
-        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 2)
-        assert await hub.bodies("q") == [b"odd", b"usual"]
+    async def test_delayed_type_routes_messages(self, harness):
+        self.make(harness, "topic")
+        harness.bind("d", "q", "a.#")
+        harness.publish("d", "a.b", b"x", headers={"x-delay": 10})
+        harness.publish("d", "b.a", b"y", headers={"x-delay": 10})
+        await harness.settle()
+        await harness.advance(1)
+        assert await harness.bodies("q") == [b"x"]
 
-    async def test_blind_copies_go_on_too_and_nobody_sees_them(self, hub):
-        self.make(hub)
+    async def test_invalid_copy_keys_do_not_stop_the_release(self, harness):
+        self.make(harness, "topic")
+        harness.bind("d", "q", "#")
+        harness.publish("d", "a", b"odd", headers={"x-delay": 10, "CC": [1, None, "b"]})
+        harness.publish("d", "a", b"usual", headers={"x-delay": 10})
+        await harness.advance(1)
+        await harness.until(lambda: harness.vhost.queues["q"].ready_count == 2)
+        assert await harness.bodies("q") == [b"odd", b"usual"]
+
+    async def test_bcc_keys_are_routed_and_not_visible(self, harness):
+        self.make(harness)
         for name in ("seen", "blind"):
-            hub.queue(name)
-            hub.bind("d", name, name)
+            harness.queue(name)
+            harness.bind("d", name, name)
         headers = {"x-delay": 10, "CC": ["seen"], "BCC": ["blind", "k"]}
-        hub.publish("d", "k", b"copied", headers=headers)
-        hub.publish("d", "k", b"alone", headers={"x-delay": 10})
-        await hub.advance(1)
-        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 2)
-        assert await hub.bodies("q") == [b"copied", b"alone"]
+        harness.publish("d", "k", b"copied", headers=headers)
+        harness.publish("d", "k", b"alone", headers={"x-delay": 10})
+        await harness.advance(1)
+        await harness.until(lambda: harness.vhost.queues["q"].ready_count == 2)
+        assert await harness.bodies("q") == [b"copied", b"alone"]
         for name in ("seen", "blind"):
-            (message,) = await hub.take(name)
+            (message,) = await harness.take(name)
             assert message.headers() == {"x-delay": -10, "CC": ["seen"]}
 
-    async def test_one_that_cannot_go_on_comes_later(self, hub, monkeypatch):
-        self.make(hub)
-        delays = hub.broker.stations.delays.of(hub.vhost, hub.vhost.exchanges["d"])
-        go_on = delays._go_on
+    async def test_message_that_cannot_be_routed_is_postponed(self, harness, monkeypatch):
+        self.make(harness)
+        delays = harness.broker.plugin_exchanges.delay_queues.get_or_create(
+            harness.vhost, harness.vhost.exchanges["d"]
+        )
+        route_on = delays._route_on
 
-        def fails(stored):
+        def fail_on_bad(stored):
             if stored.body == b"bad":
-                raise ValueError("as if there were a bug")
-            return go_on(stored)
+                raise ValueError("error of the test")
+            return route_on(stored)
 
-        monkeypatch.setattr(delays, "_go_on", fails)
+        monkeypatch.setattr(delays, "_route_on", fail_on_bad)
         for body in (b"bad", b"good"):
-            hub.publish("d", "k", body, headers={"x-delay": 10})
-        await hub.advance(1)
-        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 1)
-        assert await hub.bodies("q") == [b"good"]
-        monkeypatch.setattr(delays, "_go_on", go_on)
-        await hub.advance(61)
-        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 1)
-        assert await hub.bodies("q") == [b"bad"]
+            harness.publish("d", "k", body, headers={"x-delay": 10})
+        await harness.advance(1)
+        await harness.until(lambda: harness.vhost.queues["q"].ready_count == 1)
+        assert await harness.bodies("q") == [b"good"]
+        monkeypatch.setattr(delays, "_route_on", route_on)
+        await harness.advance(61)
+        await harness.until(lambda: harness.vhost.queues["q"].ready_count == 1)
+        assert await harness.bodies("q") == [b"bad"]
 
     @pytest.mark.parametrize("kind", [None, "imaginary", "x-delayed-message"])
-    async def test_a_wrong_type_is_refused(self, hub, kind):
+    async def test_invalid_delayed_type_is_refused(self, harness, kind):
         with pytest.raises(PreconditionFailed, match="x-delayed-type"):
-            hub.exchange("d", "x-delayed-message", **({"delayed_type": kind} if kind else {}))
+            harness.exchange("d", "x-delayed-message", **({"delayed_type": kind} if kind else {}))
 
-    async def test_routed_by_the_bindings_of_the_moment_it_is_due(self, hub):
-        self.make(hub)
-        hub.publish("d", "new", b"x", headers={"x-delay": 1_000})
-        await hub.settle()
-        hub.bind("d", "q", "new")
-        await hub.advance(2)
-        assert await hub.bodies("q") == [b"x"]
+    async def test_delayed_message_is_routed_by_current_bindings(self, harness):
+        self.make(harness)
+        harness.publish("d", "new", b"x", headers={"x-delay": 1_000})
+        await harness.settle()
+        harness.bind("d", "q", "new")
+        await harness.advance(2)
+        assert await harness.bodies("q") == [b"x"]
 
-    async def test_through_another_exchange(self, hub):
-        self.make(hub)
-        hub.exchange("front", "fanout")
-        hub.bind_exchange("front", "d", "k")
-        hub.queue("direct")
-        hub.bind("front", "direct")
-        hub.publish("front", "k", b"x", headers={"x-delay": 1_000})
-        await hub.settle()
-        assert await hub.bodies("direct") == [b"x"]
-        assert hub.vhost.queues["q"].ready_count == 0
-        await hub.advance(2)
-        assert await hub.bodies("q") == [b"x"]
+    async def test_delayed_message_passes_another_exchange(self, harness):
+        self.make(harness)
+        harness.exchange("front", "fanout")
+        harness.bind_exchange("front", "d", "k")
+        harness.queue("direct")
+        harness.bind("front", "direct")
+        harness.publish("front", "k", b"x", headers={"x-delay": 1_000})
+        await harness.settle()
+        assert await harness.bodies("direct") == [b"x"]
+        assert harness.vhost.queues["q"].ready_count == 0
+        await harness.advance(2)
+        assert await harness.bodies("q") == [b"x"]
 
     async def test_schedule_survives_a_restart(self, tmp_path):
-        hub = await Hub.start(tmp_path)
-        self.make(hub)
+        harness = await BrokerHarness.start(tmp_path)
+        self.make(harness)
         for number in range(50):
             persistent = number % 2 == 0
-            hub.publish("d", "k", b"%d" % number, persistent, headers={"x-delay": 60_000})
-        async with running(await hub.restart(hub.clock.wall_ms() + 30_000)) as hub:
-            await hub.settle()
-            assert hub.vhost.queues["q"].ready_count == 0
-            await hub.broker.upkeep.sweep()
-            await hub.advance(31)
-            await hub.until(lambda: hub.vhost.queues["q"].ready_count == 50)
-            assert await hub.bodies("q") == [b"%d" % n for n in range(50)]
-            await hub.advance(100)
-            assert await hub.bodies("q") == []
+            harness.publish("d", "k", b"%d" % number, persistent, headers={"x-delay": 60_000})
+        async with running(await harness.restart(harness.clock.wall_ms() + 30_000)) as harness:
+            await harness.settle()
+            assert harness.vhost.queues["q"].ready_count == 0
+            await harness.broker.resource_monitor.history_retention.apply()
+            await harness.advance(31)
+            await harness.until(lambda: harness.vhost.queues["q"].ready_count == 50)
+            assert await harness.bodies("q") == [b"%d" % n for n in range(50)]
+            await harness.advance(100)
+            assert await harness.bodies("q") == []
 
-    async def test_released_once_over_a_restart_and_a_snapshot(self, tmp_path):
-        hub = await Hub.start(tmp_path)
-        self.make(hub)
+    async def test_message_is_released_once_after_restart_and_snapshot(self, tmp_path):
+        harness = await BrokerHarness.start(tmp_path)
+        self.make(harness)
         for delay in (1_000, 5_000):
-            hub.publish("d", "k", b"%d" % delay, headers={"x-delay": delay})
-        await hub.settle()
-        await hub.advance(2)
-        await hub.until(lambda: hub.vhost.queues["q"].ready_count == 1)
-        hub.broker.stations.delays.of(hub.vhost, hub.vhost.exchanges["d"]).snapshot()
-        async with running(await hub.restart()) as hub:
-            assert await hub.bodies("q") == [b"1000"]
-            await hub.advance(5)
-            await hub.until(lambda: hub.vhost.queues["q"].ready_count == 1)
-            assert await hub.bodies("q") == [b"5000"]
+            harness.publish("d", "k", b"%d" % delay, headers={"x-delay": delay})
+        await harness.settle()
+        await harness.advance(2)
+        await harness.until(lambda: harness.vhost.queues["q"].ready_count == 1)
+        harness.broker.plugin_exchanges.delay_queues.get_or_create(
+            harness.vhost, harness.vhost.exchanges["d"]
+        ).snapshot()
+        async with running(await harness.restart()) as harness:
+            assert await harness.bodies("q") == [b"1000"]
+            await harness.advance(5)
+            await harness.until(lambda: harness.vhost.queues["q"].ready_count == 1)
+            assert await harness.bodies("q") == [b"5000"]
 
     @pytest.mark.parametrize("snapshot", [False, True])
-    async def test_blind_copies_survive_a_restart(self, tmp_path, snapshot):
-        hub = await Hub.start(tmp_path)
-        self.make(hub)
-        hub.queue("blind")
-        hub.bind("d", "blind", "b c")
-        hub.publish("d", "k", b"x", headers={"x-delay": 1_000, "BCC": ["b c"]})
-        hub.publish("d", "k", b"y", headers={"x-delay": 1_000})
-        await hub.settle()
+    async def test_bcc_keys_survive_a_restart(self, tmp_path, snapshot):
+        harness = await BrokerHarness.start(tmp_path)
+        self.make(harness)
+        harness.queue("blind")
+        harness.bind("d", "blind", "b c")
+        harness.publish("d", "k", b"x", headers={"x-delay": 1_000, "BCC": ["b c"]})
+        harness.publish("d", "k", b"y", headers={"x-delay": 1_000})
+        await harness.settle()
         if snapshot:
-            hub.broker.stations.delays.of(hub.vhost, hub.vhost.exchanges["d"]).snapshot()
-        async with running(await hub.restart()) as hub:
-            await hub.advance(2)
-            await hub.until(lambda: hub.vhost.queues["q"].ready_count == 2)
-            assert await hub.bodies("q") == [b"x", b"y"]
-            assert await hub.bodies("blind") == [b"x"]
+            harness.broker.plugin_exchanges.delay_queues.get_or_create(
+                harness.vhost, harness.vhost.exchanges["d"]
+            ).snapshot()
+        async with running(await harness.restart()) as harness:
+            await harness.advance(2)
+            await harness.until(lambda: harness.vhost.queues["q"].ready_count == 2)
+            assert await harness.bodies("q") == [b"x", b"y"]
+            assert await harness.bodies("blind") == [b"x"]
 
-    async def test_listed_and_cancelled(self, hub):
-        self.make(hub)
+    async def test_scheduled_messages_are_listed_and_cancelled(self, harness):
+        self.make(harness)
         for body, delay in ((b"b", 2_000), (b"a", 1_000), (b"c", 3_000)):
-            hub.publish("d", "k", body, headers={"x-delay": delay})
-        await hub.settle()
-        delayed = hub.broker.stations.delays.of(hub.vhost, hub.vhost.exchanges["d"])
-        seen = await delayed.scheduled(0, 10)
-        assert [one.message.body for one in seen] == [b"a", b"b", b"c"]
-        assert seen[0].due_ms == hub.clock.wall_ms() + 1_000
-        assert delayed.cancel(seen[1].message.id)
-        assert not delayed.cancel(seen[1].message.id)
-        await hub.advance(10)
-        assert await hub.bodies("q") == [b"a", b"c"]
+            harness.publish("d", "k", body, headers={"x-delay": delay})
+        await harness.settle()
+        delayed = harness.broker.plugin_exchanges.delay_queues.get_or_create(
+            harness.vhost, harness.vhost.exchanges["d"]
+        )
+        schedule = await delayed.scheduled(0, 10)
+        assert [scheduled.message.body for scheduled in schedule] == [b"a", b"b", b"c"]
+        assert schedule[0].due_ms == harness.clock.wall_ms() + 1_000
+        assert delayed.cancel(schedule[1].message.id)
+        assert not delayed.cancel(schedule[1].message.id)
+        await harness.advance(10)
+        assert await harness.bodies("q") == [b"a", b"c"]
 
-    async def test_deleting_the_exchange_forgets_them(self, tmp_path):
-        hub = await Hub.start(tmp_path)
-        self.make(hub)
-        hub.publish("d", "k", b"x", headers={"x-delay": 1_000})
-        await hub.settle()
-        hub.vhost.delete_exchange("d")
-        async with running(await hub.restart()) as hub:
-            assert hub.broker.stations.delays.by_exchange == {}
+    async def test_delayed_messages_are_deleted_with_their_exchange(self, tmp_path):
+        harness = await BrokerHarness.start(tmp_path)
+        self.make(harness)
+        harness.publish("d", "k", b"x", headers={"x-delay": 1_000})
+        await harness.settle()
+        harness.vhost.delete_exchange("d")
+        async with running(await harness.restart()) as harness:
+            assert harness.broker.plugin_exchanges.delay_queues.by_exchange == {}
 
-    async def test_a_dead_letter_can_be_delayed(self, hub):
-        self.make(hub)
-        hub.queue("source", dead_letter_exchange="d", dead_letter_routing_key="k")
-        hub.publish("", "source", b"x", headers={"x-delay": 1_000})
-        await hub.take("source", outcome=Outcome.REJECT)
-        assert await hub.bodies("q") == []
-        await hub.advance(2)
-        assert await hub.bodies("q") == [b"x"]
+    async def test_dead_letter_is_delayed(self, harness):
+        self.make(harness)
+        harness.queue("source", dead_letter_exchange="d", dead_letter_routing_key="k")
+        harness.publish("", "source", b"x", headers={"x-delay": 1_000})
+        await harness.take("source", outcome=Outcome.REJECT)
+        assert await harness.bodies("q") == []
+        await harness.advance(2)
+        assert await harness.bodies("q") == [b"x"]
 
 
-class TestStationsInARow:
-    def make(self, hub):
-        hub.exchange("late", "x-delayed-message", delayed_type="fanout")
-        hub.exchange("once", "x-message-deduplication")
-        hub.queue("q")
-        hub.bind_exchange("late", "once")
-        hub.bind("once", "q")
+class TestPluginExchangeChains:
+    def make(self, harness):
+        harness.exchange("late", "x-delayed-message", delayed_type="fanout")
+        harness.exchange("once", "x-message-deduplication")
+        harness.queue("q")
+        harness.bind_exchange("late", "once")
+        harness.bind("once", "q")
 
-    async def test_delayed_then_deduplicated(self, hub):
-        self.make(hub)
+    async def test_delayed_then_deduplicated(self, harness):
+        self.make(harness)
         headers = {"x-delay": 1_000, "x-deduplication-header": "a"}
         for body in (b"1", b"2"):
-            hub.publish("late", "", body, headers=headers)
-        await hub.settle()
-        await hub.advance(2)
-        assert await hub.bodies("q") == [b"1"]
+            harness.publish("late", "", body, headers=headers)
+        await harness.settle()
+        await harness.advance(2)
+        assert await harness.bodies("q") == [b"1"]
 
-    async def test_a_queue_that_several_ways_lead_to_gets_it_once(self, hub):
-        self.make(hub)
-        hub.exchange("front", "fanout")
-        hub.bind("front", "q")
-        hub.bind_exchange("front", "once")
-        hub.publish("front", "", b"x", headers={"x-deduplication-header": "a"})
-        assert await hub.bodies("q") == [b"x"]
+    async def test_queue_reached_by_several_paths_gets_a_message_once(self, harness):
+        self.make(harness)
+        harness.exchange("front", "fanout")
+        harness.bind("front", "q")
+        harness.bind_exchange("front", "once")
+        harness.publish("front", "", b"x", headers={"x-deduplication-header": "a"})
+        assert await harness.bodies("q") == [b"x"]
 
-    async def test_a_circle_ends(self, hub):
-        self.make(hub)
-        hub.exchange("twice", "x-message-deduplication")
-        hub.bind_exchange("once", "twice")
-        hub.bind_exchange("twice", "once")
-        hub.publish("once", "", b"x", headers={"x-deduplication-header": "a"})
-        assert await hub.bodies("q") == [b"x"]
+    async def test_cycle_of_plugin_exchanges_ends(self, harness):
+        self.make(harness)
+        harness.exchange("twice", "x-message-deduplication")
+        harness.bind_exchange("once", "twice")
+        harness.bind_exchange("twice", "once")
+        harness.publish("once", "", b"x", headers={"x-deduplication-header": "a"})
+        assert await harness.bodies("q") == [b"x"]
 
 
-async def test_an_alternate_that_is_no_text_is_refused_and_taken_up_where_it_is_stored(tmp_path):
-    hub = await Hub.start(tmp_path)
-    spec = hub.spec("old", "fanout", {"alternate-exchange": 5})
+async def test_alternate_exchange_that_is_not_a_string_is_refused_but_recovered(tmp_path):
+    harness = await BrokerHarness.start(tmp_path)
+    spec = harness.spec("old", "fanout", {"alternate-exchange": 5})
     with pytest.raises(PreconditionFailed, match="invalid type for arg 'alternate-exchange'"):
-        hub.vhost.declare_exchange(spec)
-    hub.vhost.declare_exchange(spec, is_stored=True)
-    await hub.settle()
-    async with running(await hub.restart()) as hub:
-        assert hub.vhost.exchanges["old"].alternate is None
-        assert hub.publish("old", "k").routed is False
+        harness.vhost.declare_exchange(spec)
+    harness.vhost.declare_exchange(spec, is_stored=True)
+    await harness.settle()
+    async with running(await harness.restart()) as harness:
+        assert harness.vhost.exchanges["old"].alternate is None
+        assert harness.publish("old", "k").routed is False

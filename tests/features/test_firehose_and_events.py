@@ -1,35 +1,34 @@
-"""The firehose copies what passes through a traced vhost; the event exchange tells what happens."""
+"""The firehose copies messages of a traced vhost; the event exchange publishes events."""
 
-import asyncio
 from dataclasses import replace
 
 import pika
 import pytest
 
 import leveret
-from leveret.broker.acting import INTERNAL_USER
-from leveret.broker.policies import Policy
+from leveret.broker.events.actor import INTERNAL_USER
+from leveret.broker.policies.policies import Policy
+from leveret.model.definitions import PermissionDefinition, TopicPermissionDefinition
 from leveret.model.errors import AccessRefused
-from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
-from tests.features.hub import Hub
+from tests.features.harness import BrokerHarness
 
 
 @pytest.fixture(scope="module")
 def broker():
-    with leveret.ThreadedBroker() as running:
-        yield running
+    with leveret.ThreadedBroker() as broker:
+        yield broker
 
 
 @pytest.fixture
 def connect(broker):
-    opened = []
+    connections = []
 
-    def make():
-        opened.append(pika.BlockingConnection(pika.URLParameters(broker.url)))
-        return opened[-1]
+    def connect():
+        connections.append(pika.BlockingConnection(pika.URLParameters(broker.url)))
+        return connections[-1]
 
-    yield make
-    for connection in opened:
+    yield connect
+    for connection in connections:
         if connection.is_open:
             connection.close()
 
@@ -39,54 +38,60 @@ def channel(connect):
     return connect().channel()
 
 
-def bound(channel, exchange, key):
+def bound_queue(channel, exchange, key):
     queue = channel.queue_declare("", exclusive=True).method.queue
     channel.queue_bind(queue, exchange, key)
     return queue
 
 
-def take(channel, queue, count, seconds=60):
-    found = []
+def get(channel, queue, count, seconds=60):
+    """Routing keys, properties and bodies of the next messages."""
+    received = []
     for _ in range(int(seconds / 0.02)):
         method, properties, body = channel.basic_get(queue, auto_ack=True)
         if method is None:
             channel.connection.process_data_events(0.02)
         else:
-            found.append((method.routing_key, properties, body))
-        if len(found) == count:
+            received.append((method.routing_key, properties, body))
+        if len(received) == count:
             break
-    return found
+    return received
 
 
-async def test_nothing_is_copied_while_it_is_off(hub):
-    hub.queue("q")
-    hub.queue("copies")
-    hub.bind("amq.rabbitmq.trace", "copies", "#")
-    hub.publish("", "q", b"x")
-    await hub.take("q")
-    assert await hub.bodies("copies") == []
+def set_tracing(broker, is_on):
+    inner = broker.running.broker
+    broker.call(lambda: inner.set_vhost_options(inner.vhosts["/"], {"tracing": is_on}))
 
 
-async def test_publishes_and_deliveries_are_copied(hub):
-    hub.queue("q")
-    hub.queue("copies")
-    hub.bind("amq.rabbitmq.trace", "copies", "#")
-    hub.publish("", "q", b"before")
-    hub.broker.set_vhost_options(hub.vhost, {"tracing": True})
-    hub.publish("amq.direct", "nowhere", b"lost", message_id="m")
-    hub.publish("", "q", b"after")
-    hub.queue("made later")
-    hub.publish("", "made later", b"new")
-    await hub.take("q")
-    await hub.take("made later")
-    copies = [(m.routing_key, m.body, m.headers()) for m in await hub.take("copies")]
+async def test_nothing_is_copied_without_tracing(harness):
+    harness.queue("q")
+    harness.queue("copies")
+    harness.bind("amq.rabbitmq.trace", "copies", "#")
+    harness.publish("", "q", b"x")
+    await harness.take("q")
+    assert await harness.bodies("copies") == []
+
+
+async def test_publishes_and_deliveries_are_copied(harness):
+    harness.queue("q")
+    harness.queue("copies")
+    harness.bind("amq.rabbitmq.trace", "copies", "#")
+    harness.publish("", "q", b"before")
+    harness.broker.set_vhost_options(harness.vhost, {"tracing": True})
+    harness.publish("amq.direct", "nowhere", b"lost", message_id="m")
+    harness.publish("", "q", b"after")
+    harness.queue("declared later")
+    harness.publish("", "declared later", b"new")
+    await harness.take("q")
+    await harness.take("declared later")
+    copies = [(m.routing_key, m.body, m.headers()) for m in await harness.take("copies")]
     assert [copy[:2] for copy in copies] == [
         ("publish.amq.direct", b"lost"),
         ("publish.", b"after"),
         ("publish.", b"new"),
         ("deliver.q", b"before"),
         ("deliver.q", b"after"),
-        ("deliver.made later", b"new"),
+        ("deliver.declared later", b"new"),
     ]
     first, second = copies[0][2], copies[1][2]
     assert first["routed_queues"] == []
@@ -94,61 +99,56 @@ async def test_publishes_and_deliveries_are_copied(hub):
     assert (second["routed_queues"], second["routing_keys"]) == (["q"], ["q"])
     assert (second["vhost"], second["exchange_name"], second["user"]) == ("/", "", "guest")
     assert copies[3][2]["redelivered"] == 0
-    hub.broker.set_vhost_options(hub.vhost, {"tracing": False})
-    hub.publish("", "q", b"x")
-    assert await hub.bodies("copies") == []
+    harness.broker.set_vhost_options(harness.vhost, {"tracing": False})
+    harness.publish("", "q", b"x")
+    assert await harness.bodies("copies") == []
 
 
 async def test_tracing_survives_a_restart(tmp_path):
-    hub = await Hub.start(tmp_path)
-    hub.queue("q")
-    hub.broker.set_vhost_options(hub.vhost, {"tracing": True})
-    hub = await hub.restart()
-    hub.queue("copies")
-    hub.bind("amq.rabbitmq.trace", "copies", "deliver.#")
-    hub.publish("", "q", b"x")
-    await hub.take("q")
-    assert await hub.bodies("copies") == [b"x"]
-    await hub.stop()
+    harness = await BrokerHarness.start(tmp_path)
+    harness.queue("q")
+    harness.broker.set_vhost_options(harness.vhost, {"tracing": True})
+    harness = await harness.restart()
+    harness.queue("copies")
+    harness.bind("amq.rabbitmq.trace", "copies", "deliver.#")
+    harness.publish("", "q", b"x")
+    await harness.take("q")
+    assert await harness.bodies("copies") == [b"x"]
+    await harness.stop()
 
 
-def test_the_copy_names_connection_and_channel(broker, channel):
-    copies = bound(channel, "amq.rabbitmq.trace", "#")
+def test_copy_has_connection_and_channel_headers(broker, channel):
+    copies = bound_queue(channel, "amq.rabbitmq.trace", "#")
     queue = channel.queue_declare("", exclusive=True).method.queue
-    hub, loop = broker.running.broker, broker._loop
-
-    async def switch(is_on):
-        hub.set_vhost_options(hub.vhosts["/"], {"tracing": is_on})
-
-    asyncio.run_coroutine_threadsafe(switch(True), loop).result(60)
+    set_tracing(broker, True)
     try:
         channel.basic_consume(queue, lambda *_: None, auto_ack=True)
         channel.basic_publish("", queue, b"x")
-        found = take(channel, copies, 2)
+        received = get(channel, copies, 2)
     finally:
-        asyncio.run_coroutine_threadsafe(switch(False), loop).result(60)
-    assert {key for key, _, _ in found} == {"publish.", f"deliver.{queue}"}
-    for _, properties, body in found:
+        set_tracing(broker, False)
+    assert {key for key, _, _ in received} == {"publish.", f"deliver.{queue}"}
+    for _, properties, body in received:
         assert body == b"x"
         assert properties.headers["user"] == "guest"
         assert properties.headers["channel"] == channel.channel_number
         assert "->" in properties.headers["connection"]
 
 
-_NAMED = {"channel": "name", "vhost": "vhost", "user_who_performed_action": "user"}
+_CHANNEL_FIELDS = {"channel": "name", "vhost": "vhost", "user_who_performed_action": "user"}
 
 
 class TestEvents:
-    def test_topology(self, channel):
-        events = bound(channel, "amq.rabbitmq.event", "#")
-        channel.exchange_declare("told", "fanout")
-        queue = channel.queue_declare("told-q", arguments={"x-max-length": 3}).method.queue
-        channel.queue_bind(queue, "told", "k")
-        channel.queue_unbind(queue, "told", "k")
+    def test_events_of_exchanges_queues_and_bindings(self, channel):
+        events = bound_queue(channel, "amq.rabbitmq.event", "#")
+        channel.exchange_declare("created-x", "fanout")
+        queue = channel.queue_declare("created-q", arguments={"x-max-length": 3}).method.queue
+        channel.queue_bind(queue, "created-x", "k")
+        channel.queue_unbind(queue, "created-x", "k")
         channel.queue_delete(queue)
-        channel.exchange_delete("told")
-        found = take(channel, events, 7)
-        assert [key for key, _, _ in found] == [
+        channel.exchange_delete("created-x")
+        received = get(channel, events, 7)
+        assert [key for key, _, _ in received] == [
             "binding.created",
             "exchange.created",
             "queue.created",
@@ -157,21 +157,21 @@ class TestEvents:
             "queue.deleted",
             "exchange.deleted",
         ]
-        assert {event.headers["user_who_performed_action"] for _, event, _ in found} == {"guest"}
-        made = found[2][1].headers
-        assert (made["name"], made["vhost"], made["arguments"]) == (
-            "told-q",
+        assert {event.headers["user_who_performed_action"] for _, event, _ in received} == {"guest"}
+        created = received[2][1].headers
+        assert (created["name"], created["vhost"], created["arguments"]) == (
+            "created-q",
             "/",
             {"x-max-length": 3},
         )
-        assert found[3][1].headers["routing_key"] == "k"
-        assert made["timestamp_in_ms"] // 1000 == found[2][1].timestamp
+        assert received[3][1].headers["routing_key"] == "k"
+        assert created["timestamp_in_ms"] // 1000 == received[2][1].timestamp
 
-    def test_clients(self, connect, channel):
-        events = bound(channel, "amq.rabbitmq.event", "*.created")
-        closed = bound(channel, "amq.rabbitmq.event", "*.closed")
-        gone = bound(channel, "amq.rabbitmq.event", "consumer.deleted")
-        for queue in (events, closed, gone):
+    def test_events_of_connections_channels_and_consumers(self, connect, channel):
+        events = bound_queue(channel, "amq.rabbitmq.event", "*.created")
+        closed = bound_queue(channel, "amq.rabbitmq.event", "*.closed")
+        deleted = bound_queue(channel, "amq.rabbitmq.event", "consumer.deleted")
+        for queue in (events, closed, deleted):
             channel.queue_purge(queue)
         other = connect()
         second = other.channel()
@@ -179,118 +179,123 @@ class TestEvents:
         tag = second.basic_consume(queue, print)
         second.basic_cancel(tag)
         other.close()
-        made = take(channel, events, 4)
-        assert [key for key, _, _ in made] == [
+        created = get(channel, events, 4)
+        assert [key for key, _, _ in created] == [
             "connection.created", "channel.created", "queue.created", "consumer.created"
         ]  # fmt: skip
-        assert [key for key, _, _ in take(channel, closed, 2)] == [
+        assert [key for key, _, _ in get(channel, closed, 2)] == [
             "channel.closed", "connection.closed"
         ]  # fmt: skip
-        ((_, properties, _),) = take(channel, gone, 1)
+        ((_, properties, _),) = get(channel, deleted, 1)
         assert (properties.headers["consumer_tag"], properties.headers["queue"]) == (tag, queue)
-        facts = made[3][1].headers
+        consumer = created[3][1].headers
         for name in ("channel", "vhost", "user_who_performed_action"):
-            assert facts[name] == properties.headers[name] == made[1][1].headers[_NAMED[name]]
-        assert (facts["ack_required"], facts["exclusive"], facts["prefetch_count"]) == (
+            assert (
+                consumer[name]
+                == properties.headers[name]
+                == created[1][1].headers[_CHANNEL_FIELDS[name]]
+            )
+        assert (consumer["ack_required"], consumer["exclusive"], consumer["prefetch_count"]) == (
             True, False, 0
         )  # fmt: skip
 
 
 def test_events_of_logins(broker, channel):
-    events = bound(channel, "amq.rabbitmq.event", "user.authentication.*")
+    events = bound_queue(channel, "amq.rabbitmq.event", "user.authentication.*")
     pika.BlockingConnection(pika.URLParameters(broker.url)).close()
-    stranger = pika.URLParameters(broker.url)
-    stranger.credentials = pika.PlainCredentials("eve", "wrong")
+    parameters = pika.URLParameters(broker.url)
+    parameters.credentials = pika.PlainCredentials("eve", "wrong")
     with pytest.raises(pika.exceptions.AMQPError):
-        pika.BlockingConnection(stranger)
-    (good, bad) = take(channel, events, 2, seconds=30)
-    assert (good[0], good[1].headers["name"]) == ("user.authentication.success", "guest")
-    assert (bad[0], bad[1].headers["name"]) == ("user.authentication.failure", "eve")
-    assert "error" not in good[1].headers and bad[1].headers["error"]
-    assert bad[1].headers["peer_host"] == "127.0.0.1"
-    assert bad[1].headers["auth_mechanism"] == "PLAIN"
+        pika.BlockingConnection(parameters)
+    (success, failure) = get(channel, events, 2, seconds=30)
+    assert (success[0], success[1].headers["name"]) == ("user.authentication.success", "guest")
+    assert (failure[0], failure[1].headers["name"]) == ("user.authentication.failure", "eve")
+    assert "error" not in success[1].headers and failure[1].headers["error"]
+    assert failure[1].headers["peer_host"] == "127.0.0.1"
+    assert failure[1].headers["auth_mechanism"] == "PLAIN"
 
 
-async def test_events_of_users_and_vhosts(hub):
-    hub.queue("events")
-    hub.bind("amq.rabbitmq.event", "events", "user.#")
-    hub.bind("amq.rabbitmq.event", "events", "vhost.#")
-    hub.broker.users.put_user("eve", "hash", ())
-    hub.broker.users.put_user("eve", "other hash", ())
-    hub.broker.delete_user("eve")
-    hub.broker.add_vhost("v")
-    hub.broker.delete_vhost("v")
-    assert [message.routing_key for message in await hub.take("events")] == [
+async def test_events_of_users_and_vhosts(harness):
+    harness.queue("events")
+    harness.bind("amq.rabbitmq.event", "events", "user.#")
+    harness.bind("amq.rabbitmq.event", "events", "vhost.#")
+    harness.broker.users.put_user("eve", "hash", ())
+    harness.broker.users.put_user("eve", "other hash", ())
+    harness.broker.delete_user("eve")
+    harness.broker.add_vhost("v")
+    harness.broker.delete_vhost("v")
+    assert [message.routing_key for message in await harness.take("events")] == [
         "user.created", "user.password.changed", "user.deleted", "vhost.created", "vhost.deleted",
     ]  # fmt: skip
 
 
-async def test_clients_cannot_publish_events(hub):
+async def test_clients_cannot_publish_events(harness):
     with pytest.raises(AccessRefused, match="internal exchange"):
-        hub.publish("amq.rabbitmq.event", "queue.created")
+        harness.publish("amq.rabbitmq.event", "queue.created")
 
 
-async def told(hub):
-    """Key and facts of every event so far, without their time."""
-    found = []
-    for message in await hub.take("events"):
-        facts = message.headers()
-        assert facts.pop("timestamp_in_ms") == hub.clock.wall_ms()
+async def published_events(harness):
+    """Routing key and headers of every event so far, without timestamp and user."""
+    received = []
+    for message in await harness.take("events"):
+        headers = message.headers()
+        assert headers.pop("timestamp_in_ms") == harness.clock.wall_ms()
         is_alarm = message.routing_key.startswith("alarm.")
-        assert facts.pop("user_who_performed_action", None) == (None if is_alarm else INTERNAL_USER)
-        found.append((message.routing_key, dict(facts)))
-    return found
+        user = headers.pop("user_who_performed_action", None)
+        assert user == (None if is_alarm else INTERNAL_USER)
+        received.append((message.routing_key, dict(headers)))
+    return received
 
 
 @pytest.fixture
-async def listening(hub):
-    hub.queue("events")
-    hub.bind("amq.rabbitmq.event", "events", "#")
-    await told(hub)
-    return hub
+async def event_harness(harness):
+    harness.queue("events")
+    harness.bind("amq.rabbitmq.event", "events", "#")
+    await published_events(harness)
+    return harness
 
 
-async def test_events_of_policies(listening):
-    policies = listening.broker.policies
+async def test_events_of_policies(event_harness):
+    policies = event_harness.broker.policies
     value = {
         "pattern": "^q",
         "definition": {"max-length": 3},
         "priority": 1,
         "apply-to": "queues",
     }
-    where = {"vhost": "/", "name": "p"}
-    ours = Policy("/", "p", "^q", {"max-length": 3}, "queues", 1)
-    policies.put(ours)
-    policies.delete(ours)
-    policies.delete(ours)
-    assert await told(listening) == [
-        ("policy.set", {**where, **value}),
-        ("policy.cleared", where),
+    name = {"vhost": "/", "name": "p"}
+    policy = Policy("/", "p", "^q", {"max-length": 3}, "queues", 1)
+    policies.put(policy)
+    policies.delete(policy)
+    policies.delete(policy)
+    assert await published_events(event_harness) == [
+        ("policy.set", {**name, **value}),
+        ("policy.cleared", name),
     ]
-    theirs = replace(ours, operator=True)
-    policies.put(theirs)
-    policies.delete(theirs)
-    parameter = {**where, "component": "operator_policy"}
-    assert await told(listening) == [
+    operator_policy = replace(policy, operator=True)
+    policies.put(operator_policy)
+    policies.delete(operator_policy)
+    parameter = {**name, "component": "operator_policy"}
+    assert await published_events(event_harness) == [
         ("parameter.set", {**parameter, "value": value}),
-        ("policy.set", {**where, **value}),
+        ("policy.set", {**name, **value}),
         ("parameter.cleared", parameter),
-        ("operator.policy.cleared", where),
+        ("operator.policy.cleared", name),
     ]
 
 
-async def test_events_of_parameters_and_limits(listening):
-    parameters = listening.broker.parameters
+async def test_events_of_parameters_and_limits(event_harness):
+    parameters = event_harness.broker.parameters
     parameters.put("/", "shovel", "s", {"a": 1})
     parameters.delete("/", "shovel", "s")
     parameters.put("", "", "answer", 42)
     parameters.put("/", "vhost-limits", "limits", {"max-queues": 5})
     parameters.delete("/", "vhost-limits", "limits")
-    listening.broker.users.set_limits("guest", {"max-channels": 9})
-    listening.broker.users.set_limits("guest", {})
+    event_harness.broker.users.set_limits("guest", {"max-channels": 9})
+    event_harness.broker.users.set_limits("guest", {})
     shovel = {"vhost": "/", "component": "shovel", "name": "s"}
     limits = {"vhost": "/", "component": "vhost-limits", "name": "limits"}
-    assert await told(listening) == [
+    assert await published_events(event_harness) == [
         ("parameter.set", {**shovel, "value": {"a": 1}}),
         ("parameter.cleared", shovel),
         ("parameter.set", {"component": "global", "name": "answer", "value": 42}),
@@ -303,62 +308,59 @@ async def test_events_of_parameters_and_limits(listening):
     ]
 
 
-async def test_events_of_permissions_and_tags(listening):
-    users, right = listening.broker.users, {"user": "eve", "vhost": "/"}
+async def test_events_of_permissions_and_tags(event_harness):
+    users, permission = event_harness.broker.users, {"user": "eve", "vhost": "/"}
     users.put_user("eve", "hash", ("monitoring",))
     users.set_permission(PermissionDefinition("eve", "/", "a", "b", "c"))
     users.set_topic_permission(TopicPermissionDefinition("eve", "/", "amq.topic", "b", "c"))
     users.clear_topic_permission("eve", "/", "amq.topic")
     users.clear_permission("eve", "/")
     users.put_user("eve", "hash", ())
-    assert await told(listening) == [
+    assert await published_events(event_harness) == [
         ("user.created", {"name": "eve"}),
         ("user.tags.set", {"name": "eve", "tags": ["monitoring"]}),
-        ("permission.created", {**right, "configure": "a", "write": "b", "read": "c"}),
+        ("permission.created", {**permission, "configure": "a", "write": "b", "read": "c"}),
         (
             "topic.permission.created",
-            {**right, "exchange": "amq.topic", "write": "b", "read": "c"},
+            {**permission, "exchange": "amq.topic", "write": "b", "read": "c"},
         ),
-        ("topic.permission.deleted", {**right, "exchange": "amq.topic"}),
-        ("permission.deleted", right),
+        ("topic.permission.deleted", {**permission, "exchange": "amq.topic"}),
+        ("permission.deleted", permission),
         ("user.tags.set", {"name": "eve", "tags": []}),
     ]
 
 
-async def test_events_of_alarms(listening):
-    alarms = listening.broker.alarms
+async def test_events_of_alarms(event_harness):
+    alarms = event_harness.broker.alarms
     alarms.set("memory", "low")
     alarms.set("memory", "lower")
     alarms.set("memory", "")
     alarms.set("memory", "")
-    node = listening.broker.settings.node_name
-    assert await told(listening) == [
+    node = event_harness.broker.settings.node_name
+    assert await published_events(event_harness) == [
         ("alarm.set", {"alarm": "memory", "reason": "low", "node": node}),
         ("alarm.cleared", {"alarm": "memory", "node": node}),
     ]
 
 
 def test_deliveries_of_logs_are_copied_for_each_reader(broker, channel):
-    copies = bound(channel, "amq.rabbitmq.trace", "deliver.#")
-    channel.queue_declare("told-log", durable=True, arguments={"x-queue-type": "stream"})
-    hub, loop = broker.running.broker, broker._loop
-
-    async def switch(is_on):
-        hub.set_vhost_options(hub.vhosts["/"], {"tracing": is_on})
-
+    copies = bound_queue(channel, "amq.rabbitmq.trace", "deliver.#")
+    channel.queue_declare("traced-log", durable=True, arguments={"x-queue-type": "stream"})
     channel.confirm_delivery()
-    channel.basic_publish("", "told-log", b"record", mandatory=True)
-    asyncio.run_coroutine_threadsafe(switch(True), loop).result(60)
+    channel.basic_publish("", "traced-log", b"record", mandatory=True)
+    set_tracing(broker, True)
     try:
         channel.basic_qos(prefetch_count=10)
-        for tag in ("one", "two"):
-            first = {"x-stream-offset": "first"}
-            channel.basic_consume("told-log", lambda *_: None, consumer_tag=tag, arguments=first)
-        found = take(channel, copies, 2)
+        for tag in ("first", "second"):
+            arguments = {"x-stream-offset": "first"}
+            channel.basic_consume(
+                "traced-log", lambda *_: None, consumer_tag=tag, arguments=arguments
+            )
+        received = get(channel, copies, 2)
     finally:
-        asyncio.run_coroutine_threadsafe(switch(False), loop).result(60)
-    assert [(key, body) for key, _, body in found] == [("deliver.told-log", b"record")] * 2
-    for _, properties, _ in found:
+        set_tracing(broker, False)
+    assert [(key, body) for key, _, body in received] == [("deliver.traced-log", b"record")] * 2
+    for _, properties, _ in received:
         assert properties.headers["properties"]["headers"]["x-stream-offset"] == 0
         assert properties.headers["redelivered"] == 0
-    channel.queue_delete("told-log")
+    channel.queue_delete("traced-log")

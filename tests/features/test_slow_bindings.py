@@ -1,6 +1,6 @@
-"""Bindings that would make a match slow: refused however they come, kept if they were stored.
+"""Bindings that would make matching slow are refused, but kept if they are already stored.
 
-What counts is in tests/unit/routing/test_topic.py.
+tests/unit/bindings/test_topic.py tests which binding keys these are.
 """
 
 from __future__ import annotations
@@ -11,36 +11,38 @@ from typing import Any
 import pytest
 from pamqp.commands import Queue
 
-from bindings import Destination, DestinationKind, HeadersMatcher, TopicMatcher
-from leveret.broker import Broker, definition_file, importing
+from leveret.bindings import Destination, DestinationKind, HeadersMatcher, TopicMatcher
+from leveret.broker import Broker
+from leveret.broker.definitions import file, importer
+from leveret.broker.runtime.slices import run_at_once
 from leveret.launch import RunningBroker, ThreadedBroker, in_process_settings
 from leveret.model.errors import PreconditionFailed
-from queues import QueueSpec
+from leveret.queues.spec import QueueSpec
 from tests.support.rawclient import RawClient
 
 Q = Destination(DestinationKind.QUEUE, "q")
 SLOW = [f"{'*.' * number}#.a.*.#.b" for number in range(10)]
-"""Each takes a step for its `#`, and for what follows."""
+"""A match takes a step for each `#` and for the words after it."""
 REFUSED = "wildcards in too many different places"
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TopicMatcher, "most_steps", 20)
-    monkeypatch.setattr(HeadersMatcher, "most_steps", 20)
+def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopicMatcher, "max_steps", 20)
+    monkeypatch.setattr(HeadersMatcher, "max_steps", 20)
 
 
-def declared(hub: Broker) -> Broker:
-    if "q" not in hub.vhosts["/"].queues:
-        hub.vhosts["/"].declare_queue(QueueSpec("q", True))
-    return hub
+def with_queue(broker: Broker) -> Broker:
+    if "q" not in broker.vhosts["/"].queues:
+        broker.vhosts["/"].declare_queue(QueueSpec("q", True))
+    return broker
 
 
-def bound(hub: Broker) -> list[str]:
-    return [one.routing_key for one in hub.vhosts["/"].exchanges["amq.topic"].bindings]
+def bound_keys(broker: Broker) -> list[str]:
+    return [binding.routing_key for binding in broker.vhosts["/"].exchanges["amq.topic"].bindings]
 
 
-def test_over_amqp_it_is_406_and_nothing_is_bound(few: None) -> None:
+def test_slow_binding_is_refused_with_406(low_limit: None) -> None:
     with ThreadedBroker(in_process_settings()) as running, RawClient(*running.amqp_address) as raw:
         channel = raw.handshake().channel()
         channel.declare("q")
@@ -49,66 +51,66 @@ def test_over_amqp_it_is_406_and_nothing_is_bound(few: None) -> None:
         bind = Queue.Bind(queue="q", exchange="amq.topic", routing_key=SLOW[9])
         channel.refused(bind, 406)
         assert running.running is not None
-        assert bound(running.running.broker) == SLOW[:2]
+        assert bound_keys(running.running.broker) == SLOW[:2]
 
 
-def test_so_it_is_for_fields_of_headers(few: None) -> None:
+def test_slow_headers_binding_is_refused_with_406(low_limit: None) -> None:
     with ThreadedBroker(in_process_settings()) as running, RawClient(*running.amqp_address) as raw:
         channel = raw.handshake().channel()
         channel.declare("q")
         fields: dict[str, Any] = {f"f{number}": number for number in range(9)}
         channel.bind("q", "amq.headers", "1", fields)
         channel.bind("q", "amq.headers", "2", fields)
-        more = Queue.Bind(queue="q", exchange="amq.headers", routing_key="3", arguments=fields)
-        channel.refused(more, 406)
+        bind = Queue.Bind(queue="q", exchange="amq.headers", routing_key="3", arguments=fields)
+        channel.refused(bind, 406)
 
 
-async def test_what_was_stored_is_bound_after_a_restart(
+async def test_stored_slow_binding_is_recovered(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     settings = in_process_settings(data_dir=tmp_path / "data")
     async with RunningBroker(settings) as running:
         for key in SLOW:
-            declared(running.broker).vhosts["/"].bind("amq.topic", Q, key, {})
-    request.getfixturevalue("few")
+            with_queue(running.broker).vhosts["/"].bind("amq.topic", Q, key, {})
+    request.getfixturevalue("low_limit")
     async with RunningBroker(settings) as running:
         vhost = running.broker.vhosts["/"]
-        assert sorted(bound(running.broker)) == sorted(SLOW)
+        assert sorted(bound_keys(running.broker)) == sorted(SLOW)
         with pytest.raises(PreconditionFailed, match=REFUSED):
             vhost.bind("amq.topic", Q, "#.#.slower", {})
         vhost.unbind("amq.topic", Q, SLOW[3], {})
-        assert len(bound(running.broker)) == len(SLOW) - 1
+        assert len(bound_keys(running.broker)) == len(SLOW) - 1
 
 
-def imported(hub: Broker, keys: list[str]) -> None:
+def import_bindings(broker: Broker, keys: list[str]) -> None:
     rows: list[Any] = [
         {"source": "amq.topic", "destination": "q", "routing_key": key, "vhost": "/"}
         for key in keys
     ]
-    plan = definition_file.read({"bindings": rows})
-    importing.check(hub, plan)
-    importing.apply(hub, plan)
+    plan = run_at_once(file.parse_definitions({"bindings": rows}))
+    run_at_once(importer.check_import(broker, plan))
+    run_at_once(importer.apply_import(broker, plan))
 
 
-async def test_an_import_is_judged_whole_with_what_is_bound(few: None) -> None:
+async def test_import_is_checked_together_with_existing_bindings(low_limit: None) -> None:
     async with RunningBroker(in_process_settings()) as running:
-        hub = declared(running.broker)
+        broker = with_queue(running.broker)
         with pytest.raises(PreconditionFailed, match=REFUSED):
-            imported(hub, SLOW)
-        assert bound(hub) == []
-        imported(hub, SLOW[:2])
-        imported(hub, SLOW[:2])
+            import_bindings(broker, SLOW)
+        assert bound_keys(broker) == []
+        import_bindings(broker, SLOW[:2])
+        import_bindings(broker, SLOW[:2])
         with pytest.raises(PreconditionFailed, match=REFUSED):
-            imported(hub, SLOW[2:5])
-        assert bound(hub) == SLOW[:2]
+            import_bindings(broker, SLOW[2:5])
+        assert bound_keys(broker) == SLOW[:2]
 
 
-async def test_an_import_of_what_is_bound_changes_nothing_even_if_it_is_slow(
+async def test_import_of_existing_slow_bindings_changes_nothing(
     request: pytest.FixtureRequest,
 ) -> None:
     async with RunningBroker(in_process_settings()) as running:
-        hub = declared(running.broker)
-        imported(hub, SLOW)
-        request.getfixturevalue("few")
-        imported(hub, SLOW)
-        assert bound(hub) == SLOW
+        broker = with_queue(running.broker)
+        import_bindings(broker, SLOW)
+        request.getfixturevalue("low_limit")
+        import_bindings(broker, SLOW)
+        assert bound_keys(broker) == SLOW

@@ -12,12 +12,12 @@ import pytest
 
 import leveret
 from leveret.broker import Broker
-from tests.http.answers import Checker, app_of
+from tests.http.response_checker import Checker, app_of
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A broker on a thread of its own, and how to reach it."""
+    """A broker on its own thread, and clients for it."""
 
     threaded: leveret.ThreadedBroker
 
@@ -36,12 +36,12 @@ class Served:
 
     @property
     def app(self) -> Any:
-        """The FastAPI application that answers."""
+        """The FastAPI application of the broker."""
         return app_of(self.threaded)
 
     def client(self, user: str | None = "guest", password: str = "") -> httpx.Client:
         auth = None if user is None else (user, password or user)
-        # Loading the certificates of the world would take longer than most tests.
+        # Loading the system's certificates would take longer than most tests.
         return httpx.Client(
             base_url=self.url,
             auth=auth,
@@ -51,11 +51,11 @@ class Served:
         )
 
     def check(self, answer: httpx.Response) -> None:
-        """Every answer is of the form that the documentation gives it."""
+        """Check that the response matches the OpenAPI document."""
         Checker.of(self.threaded)(answer)
 
     def on_loop(self, call: Callable[[Broker], Awaitable[Any] | Any]) -> Any:
-        """Run something on the broker's own thread; its result."""
+        """Call a function on the broker's thread and return its result."""
 
         async def run() -> Any:
             result = call(self.hub)
@@ -78,7 +78,7 @@ def broker() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def stored_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The same, with a data directory and so with a history."""
+    """A broker with a data directory, and therefore with history."""
     with serve(data_dir=tmp_path_factory.mktemp("data")) as threaded:
         yield Served(threaded)
 

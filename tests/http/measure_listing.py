@@ -1,6 +1,7 @@
 """Measures listing many queues: `python -m tests.http.measure_listing [queues]`.
 
-Prints the median and the slowest of twenty requests per form. Wanted: every page in under 300 ms.
+Prints the median and the slowest of twenty requests per query. Every page should take less than
+300 ms.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import time
 import httpx
 
 import leveret
-from queues import QueueSpec
+from leveret.queues.spec import QueueSpec
 
-FORMS = (
+QUERIES = (
     "page=1",
     "page=10&page_size=500",
     "page=1&name=7",
@@ -38,8 +39,8 @@ async def main(count: int) -> None:
             vhost.declare_queue(QueueSpec(f"q-{number}", True, False, False, {}))
         running.broker.metrics.sample()
         async with httpx.AsyncClient(base_url=running.http_url, auth=("guest", "guest")) as client:
-            for form in FORMS:
-                await _measure(client, f"/api/queues?{form}")
+            for query in QUERIES:
+                await _measure(client, f"/api/queues?{query}")
             await _measure(client, "/metrics")
             await _measure(client, "/metrics/per-object")
             await _measure(client, "/api/overview")
@@ -53,7 +54,7 @@ async def _measure(client: httpx.AsyncClient, path: str) -> None:
         took.append((time.perf_counter() - started) * 1000)
         answer.raise_for_status()
         size = len(answer.content)
-    print(f"{statistics.median(took):7.1f} ms  {max(took):7.1f} ms  {size:9d} octets  {path}")
+    print(f"{statistics.median(took):7.1f} ms  {max(took):7.1f} ms  {size:9d} bytes  {path}")
 
 
 if __name__ == "__main__":

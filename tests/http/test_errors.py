@@ -1,4 +1,4 @@
-"""Whatever fails, fails with a status and the same JSON."""
+"""All failures have a status and the same error JSON."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def test_wrong_method_is_405(api: httpx.Client) -> None:
      b'{"arguments": {"x": 123456789012345678901234567890}}',
      b'{"arguments": {"x": ' + b"[" * 300 + b"]" * 300 + b"}}",
      b'{"arguments": {"' + b"k" * 256 + b'": 1}}'],
-    ids=["cut", "no JSON", "no object", "wrong type", "half a character", "too deep",
-         "half a character in octets", "half a character in UTF-16", "no number of 64 bits",
-         "deeper than AMQP", "no key of AMQP"],
+    ids=["cut", "no JSON", "no object", "wrong type", "lone surrogate", "too deep",
+         "lone surrogate in UTF-8", "lone surrogate in UTF-16", "more than 64 bits",
+         "deeper than AMQP allows", "key longer than AMQP allows"],
 )  # fmt: skip
 def test_bad_body_is_400(api: httpx.Client, body: bytes) -> None:
     _is_error(api.put("/api/queues/%2F/q", content=body), 400)
     assert api.get("/api/queues/%2F/q").status_code == 404
 
 
-def test_binding_that_amqp_cannot_say_is_400(api: httpx.Client) -> None:
+def test_binding_argument_that_amqp_cannot_encode_is_400(api: httpx.Client) -> None:
     api.put("/api/queues/%2F/bound", json={})
     body = {"routing_key": "", "arguments": {"x": 1 << 64}}
     _is_error(api.post("/api/bindings/%2F/e/amq.headers/q/bound", json=body), 400)
 
 
-def test_half_a_character_does_not_fail_the_store(api: httpx.Client) -> None:
+def test_lone_surrogate_does_not_fail_the_store(api: httpx.Client) -> None:
     body = b'{"password_hash": "", "tags": "monitoring,\xed\xa0\x80"}'
     _is_error(api.put("/api/users/half", content=body), 400)
     assert api.put("/api/queues/%2F/after", json={"durable": True}).status_code == 201
@@ -74,11 +74,11 @@ def test_half_a_character_does_not_fail_the_store(api: httpx.Client) -> None:
         (b'{"durable": "perhaps"}', "durable: "),
     ],
 )
-def test_bad_body_is_named(api: httpx.Client, body: bytes, reason: str) -> None:
+def test_bad_body_is_described(api: httpx.Client, body: bytes, reason: str) -> None:
     assert api.put("/api/queues/%2F/q", content=body).json()["reason"].startswith(reason)
 
 
-def test_body_is_json_whatever_it_is_called(api: httpx.Client) -> None:
+def test_body_is_json_whatever_its_content_type(api: httpx.Client) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
     answer = api.put("/api/queues/%2F/curl", content=b'{"durable": false}', headers=form)
     assert answer.status_code == 201
@@ -100,7 +100,7 @@ def test_definitions_may_be_larger(api: httpx.Client) -> None:
     _is_error(api.post("/api/definitions", content=b" " * (LARGEST_IMPORT + 1)), 413)
 
 
-def test_refusals_of_the_broker_keep_their_words(api: httpx.Client) -> None:
+def test_broker_errors_keep_their_text(api: httpx.Client) -> None:
     assert api.put("/api/queues/%2F/again", json={"durable": True}).status_code == 201
     assert api.put("/api/queues/%2F/again", json={"durable": True}).status_code == 204
     answer = api.put("/api/queues/%2F/again", json={"durable": False})
@@ -110,19 +110,19 @@ def test_refusals_of_the_broker_keep_their_words(api: httpx.Client) -> None:
     _is_error(reserved, 403)
 
 
-def test_our_own_failure_is_500_in_the_same_form(
+def test_internal_error_is_500_with_the_same_json(
     broker: Served, api: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail() -> None:
+    def fail(_: object) -> None:
         raise RuntimeError("planted")
 
-    whole = broker.hub.metrics.current_totals
-    broker.hub.metrics.current_totals = fail  # type: ignore[assignment,method-assign]
+    whole = broker.hub.metrics.totals_of
+    broker.hub.metrics.totals_of = fail  # type: ignore[assignment,method-assign]
     try:
         with caplog.at_level(logging.ERROR, "leveret.http"):
             _is_error(api.get("/api/overview"), 500)
     finally:
-        broker.hub.metrics.current_totals = whole  # type: ignore[method-assign]
+        broker.hub.metrics.totals_of = whole  # type: ignore[method-assign]
     assert "planted" in caplog.text
     assert "planted" not in api.get("/api/overview").text
 

@@ -1,22 +1,23 @@
-"""R-43: requests made up from the API's own description, by every role.
+"""R-43: requests generated from the OpenAPI document, as users of all roles.
 
-Nothing they contain may break the broker, no answer may differ from its description, what goes
-against the description is refused, and a client of AMQP beside them goes on all the while. Here a
-few requests for each operation; `make torture` makes a thousand, follows the ids in answers to the
-next request as every role, and measures what the client notices (tests/torture/security/bombs.py).
+No request may break the broker, all responses must match the document, requests that violate the
+document are refused, and an AMQP client works on all the while. These tests send a few requests per
+operation; `make torture` sends a thousand, uses ids from responses in the next request as every
+role, and measures what the AMQP client notices (tests/torture/security/expensive_bodies.py).
 
-Of schemathesis' checks, these are not used:
+These checks of schemathesis are not used:
 
-- `unsupported_method` and `missing_required_header` are for requests of a phase that is not run
-  here. Other methods are tried by tests/http/test_rights.py; no operation needs a header.
-- `ignored_auth` asks everything twice more where somebody is logged in, so it is for nobody's
-  requests. Every route is asked with a wrong password in tests/http/test_rights.py.
-- `positive_data_acceptance`: which values are right depends on what there is (a page beyond the
-  end, a user who is gone), which no description says.
-- `negative_data_rejection`: some wrong spellings are taken, as by RabbitMQ; a test here knows.
+- `unsupported_method` and `missing_required_header` belong to a phase that is not run here. Other
+  methods are tested in test_route_permissions.py; no operation needs a header.
+- `ignored_auth` repeats every request twice for authenticated users, so it runs only without
+  credentials. test_route_permissions.py sends a wrong password to every route.
+- `positive_data_acceptance`: which values are valid depends on the broker's state (a page beyond
+  the end, a deleted user), which no document describes.
+- `negative_data_rejection`: like RabbitMQ, some wrong spellings are accepted; a test here lists
+  them.
 
-`use_after_free` and `ensure_resource_availability` are for walks, which seldom delete what they
-have made: so there is a test of every kind of object, too.
+`use_after_free` and `ensure_resource_availability` apply to walks, which seldom delete what they
+created; a test for each kind of object covers them here.
 """
 
 from __future__ import annotations
@@ -47,30 +48,30 @@ from schemathesis.specs.openapi.checks import (
     use_after_free,
 )
 
-from http_admin.openapi import OPEN_PATHS, describe
 from leveret.broker import Broker
-from leveret.broker.users import hash_password
-from leveret.model.store import PermissionDefinition
+from leveret.broker.access.users import hash_password
+from leveret.http_admin.openapi import OPEN_PATHS, describe
+from leveret.model.definitions import PermissionDefinition
 from tests.http.conftest import Served, serve
-from tests.http.rights import RULES
+from tests.http.route_permissions import RULES
 from tests.torture.suites import size_or
 
 EXAMPLES = size_or(6)
 WRONG_EXAMPLES = max(2, EXAMPLES // 3)
 WALKS = max(1, EXAMPLES // 20)
-# Ends the broker, empties it, or never ends itself.
-LEFT_OUT = ("/api/shutdown", "/api/reset", "/api/stream")
+# Operations that stop the broker, empty it, block its publishers, or never end.
+LEFT_OUT = ("/api/shutdown", "/api/reset", "/api/memory-high-watermark", "/api/stream")
 NOTHING_TO_GET_WRONG = "GET /metrics"
-# A walk knows the names of what is there: it would lock itself out, or the canary.
+# Sequences know the names of existing objects: these would lock out the test or the canary.
 NOT_WALKED = r"^/api/(users|permissions|vhosts|connections/|definitions)"
 TAGS = ("policymaker", "monitoring", "management")
 ROLES = ("guest", "guest", "guest", *TAGS, "plain")
-"""Half of the requests are an administrator's: the others get less far."""
+"""Half of the requests are sent as administrator: other roles reach less code."""
 NOBODY = "nobody"
 EMPTY_NAME = 405
-"""A walk fills in the default exchange's name, which is empty, and is at another path."""
+"""Sequences use the name of the default exchange, which is empty: that is another path."""
 UNWELL = {"/api/health/checks/": 503}
-"""Where an answer of 500 or more says what was asked for, and which it is."""
+"""Requests for which a status of 500 or more is the documented response."""
 PATIENCE = 60.0
 CANARY_PAUSE = 0.02
 SETTINGS: dict[str, Any] = {
@@ -85,7 +86,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("data")
-    # Made up log-ins would use up what tries there are here, and shut everybody out.
+    # Generated logins would use up the allowed attempts and lock out all users.
     unlimited = {"login_tries_per_source": 0, "login_tries_per_user": 0}
     with serve(data_dir=folder, **unlimited) as threaded:
         served = Served(threaded)
@@ -101,7 +102,7 @@ def _add_users(hub: Broker) -> None:
 
 
 class Canary(threading.Thread):
-    """A client of AMQP that sends itself a message again and again."""
+    """An AMQP client that sends messages to itself all the time."""
 
     def __init__(self, url: str) -> None:
         super().__init__(name="canary")
@@ -139,7 +140,7 @@ class Canary(threading.Thread):
             self._told.notify_all()
 
     def wait_for_more(self) -> None:
-        """Return when a message has made the whole trip since; what failed fails here."""
+        """Wait until a new message has made the round trip; raise if the client has failed."""
         with self._told:
             enough = self._begun + 1
             self._wanted.set()
@@ -163,7 +164,7 @@ def flying(fuzzed: Served) -> Iterator[Canary]:
 
 @pytest.fixture(autouse=True)
 def canary(flying: Canary) -> Iterator[None]:
-    """It was there before each test, and goes on after it."""
+    """The canary works before and after each test."""
     yield
     flying.wait_for_more()
 
@@ -206,7 +207,7 @@ def _check(case: Case[Any], answer: Any, role: str, recorder: Any = None) -> Non
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("line", _lines())
-def test_no_request_makes_the_broker_fail(described: schemathesis.BaseSchema, line: str) -> None:
+def test_no_request_fails(described: schemathesis.BaseSchema, line: str) -> None:
     method, path = line.split()
 
     with requests.Session() as session:
@@ -221,7 +222,7 @@ def test_no_request_makes_the_broker_fail(described: schemathesis.BaseSchema, li
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("line", _lines())
-def test_nobody_gets_anywhere(described: schemathesis.BaseSchema, line: str) -> None:
+def test_routes_refuse_missing_credentials(described: schemathesis.BaseSchema, line: str) -> None:
     method, path = line.split()
 
     with requests.Session() as session:
@@ -236,7 +237,7 @@ def test_nobody_gets_anywhere(described: schemathesis.BaseSchema, line: str) -> 
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("line", [line for line in _lines() if line != NOTHING_TO_GET_WRONG])
-def test_what_goes_against_the_description_is_refused(
+def test_requests_that_violate_the_document_are_refused(
     described: schemathesis.BaseSchema, line: str
 ) -> None:
     method, path = line.split()
@@ -266,7 +267,7 @@ def _is_wrong_in(case: Case[Any], part: str) -> bool:
 
 
 def _is_spelled_otherwise(case: Case[Any], document: dict[str, Any]) -> bool:
-    """Tools of RabbitMQ write `"5"` for 5, 0 for false and [] for {}: that much is taken."""
+    """RabbitMQ tools write `"5"` for 5, 0 for false and [] for {}: these are accepted."""
     operation = document["paths"][case.operation.path][case.operation.method.lower()]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     whole = _without_required({**schema, "components": document["components"]})
@@ -282,7 +283,7 @@ def _without_required(schema: Any) -> Any:
 
 
 def _without_spelling(value: Any) -> Any:
-    """Only what holds something; what is missing then was refused if it had to be there."""
+    """Without empty values; a missing required value was refused already."""
     if isinstance(value, dict):
         return {key: _without_spelling(one) for key, one in value.items() if _holds(one)}
     if isinstance(value, list):
@@ -297,8 +298,8 @@ def _holds(value: Any) -> bool:
 @pytest.mark.timeout(7200)
 @pytest.mark.torture
 @pytest.mark.parametrize("role", dict.fromkeys((*ROLES, NOBODY)))
-def test_no_walk_makes_the_broker_fail(described: schemathesis.BaseSchema, role: str) -> None:
-    """What one answer named is used by the next request."""
+def test_no_sequence_of_requests_fails(described: schemathesis.BaseSchema, role: str) -> None:
+    """Names from a response are used in the next request."""
     chosen = described.exclude(path=list(LEFT_OUT)).exclude(path_regex=NOT_WALKED)
 
     class Walk(chosen.as_state_machine(), RuleBasedStateMachine):  # type: ignore[misc]
@@ -319,7 +320,7 @@ def _objects() -> list[str]:
 
 
 @pytest.mark.parametrize("path", _objects())
-def test_what_is_made_is_there_until_it_is_deleted(fuzzed: Served, path: str) -> None:
+def test_created_object_exists_until_it_is_deleted(fuzzed: Served, path: str) -> None:
     values = {} if path == "/api/vhosts/{vhost}" else {"vhost": "/"}
     real = re.sub(r"{(\w+)}", lambda match: quote(values.get(match[1], "made"), ""), path)
     with fuzzed.client() as client:
@@ -331,9 +332,10 @@ def test_what_is_made_is_there_until_it_is_deleted(fuzzed: Served, path: str) ->
         assert client.delete(real).status_code == 204
         assert client.get(real).status_code == 404
         assert client.delete(real).status_code == 404
+        client.delete("/api/users/made")
 
 
-def test_broker_is_well_afterwards(fuzzed: Served) -> None:
+def test_broker_is_healthy_afterwards(fuzzed: Served) -> None:
     with fuzzed.client() as client:
         for path in ("overview", "queues", "exchanges", "bindings", "users", "policies", "vhosts"):
             assert client.get(f"/api/{path}").status_code == 200, path

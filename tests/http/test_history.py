@@ -1,19 +1,20 @@
-"""One message's life, how much history there is, and all of it as Arrow."""
+"""History: the trace of one message, its size, and its export as Arrow."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pika
 import pytest
 
-from http_admin.routes.history import _flow
-from leveret.broker.users import hash_password
-from leveret.model.store import PermissionDefinition
+from leveret.broker.access.users import hash_password
+from leveret.http_admin.routes.history import _stream
+from leveret.model.definitions import PermissionDefinition
 from tests.http.conftest import Served
 
 TRACED = ["published", "enqueued", "got", "requeued", "got", "acked"]
@@ -53,7 +54,7 @@ def api(stored_broker: Served) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_trace_by_property_tells_the_whole_life(api: httpx.Client) -> None:
+def test_trace_by_message_id(api: httpx.Client) -> None:
     life = api.get("/api/trace?message_id=m-0").json()
     assert [event["event"] for event in life["events"]] == TRACED
     times = [event["time_ms"] for event in life["events"]]
@@ -67,44 +68,44 @@ def test_trace_by_property_tells_the_whole_life(api: httpx.Client) -> None:
     assert api.get("/api/trace", params={"id": message["id"]}).json() == life
 
 
-def test_messages_of_one_message_id_are_told_together(api: httpx.Client) -> None:
+def test_messages_with_the_same_message_id_are_traced_together(api: httpx.Client) -> None:
     life = api.get("/api/trace?message_id=m-1").json()
     assert len({event["message"] for event in life["events"]}) == 2
     assert life["message"]["payload_encoding"] == "base64"
 
 
-def test_keys_of_blind_copies_are_not_told(stored_broker: Served, api: httpx.Client) -> None:
+def test_bcc_keys_are_hidden(stored_broker: Served, api: httpx.Client) -> None:
     with pika.BlockingConnection(pika.URLParameters(stored_broker.amqp_url)) as connection:
         channel = connection.channel()
         arguments = {"x-delayed-type": "direct"}
         channel.exchange_declare("later", "x-delayed-message", durable=True, arguments=arguments)
         channel.confirm_delivery()
-        headers = {"x-delay": 3_600_000, "BCC": ["secret"]}
+        headers = {"x-delay": 3_600_000, "BCC": ["blind-copy-key"]}
         properties = pika.BasicProperties(message_id="later", delivery_mode=2, headers=headers)
         channel.basic_publish("later", "k", b"", properties)
     life = api.get("/api/trace?message_id=later").json()
     assert [event["event"] for event in life["events"]] == ["published", "enqueued"]
-    assert "secret" not in str(life)
+    assert "blind-copy-key" not in str(life)
     due = life["events"][1]["detail"]
     assert due.isdecimal()
     pa = pytest.importorskip("pyarrow")
     answer = api.get("/api/history/export?table=events&columns=detail,event,queue")
-    assert b"secret" not in answer.content
+    assert b"blind-copy-key" not in answer.content
     rows = pa.ipc.open_stream(answer.content).read_all().to_pylist()
     assert [row["event"] for row in rows if row["detail"] == due] == ["enqueued"]
 
 
 @pytest.mark.parametrize("query", ["id=999999", "message_id=m-", "message_id=m-0&vhost=elsewhere"])
-def test_what_is_not_there_is_404(api: httpx.Client, query: str) -> None:
+def test_missing_object_is_404(api: httpx.Client, query: str) -> None:
     assert api.get(f"/api/trace?{query}").status_code == 404
 
 
 @pytest.mark.parametrize("query", ["", "id=1&message_id=x", "id=0", "id=x", "message_id="])
-def test_senseless_question_is_400(api: httpx.Client, query: str) -> None:
+def test_invalid_trace_query_is_400(api: httpx.Client, query: str) -> None:
     assert api.get(f"/api/trace?{query}").status_code == 400
 
 
-def test_life_is_hidden_from_other_vhosts_and_body_from_who_may_not_read(
+def test_trace_is_hidden_in_other_vhosts_and_its_body_without_read(
     stored_broker: Served,
 ) -> None:
     with stored_broker.client("outsider") as client:
@@ -115,8 +116,8 @@ def test_life_is_hidden_from_other_vhosts_and_body_from_who_may_not_read(
         assert client.get("/api/trace?message_id=m-0").json()["message"]["payload"] == "hello"
 
 
-def test_queues_without_history_are_in_no_life(stored_broker: Served) -> None:
-    """Their journal is there for themselves; what other queues kept of the message is shown."""
+def test_queues_without_history_are_not_traced(stored_broker: Served) -> None:
+    """Their journal is hidden; events of the message in other queues are shown."""
     with stored_broker.client() as guest:
         policy = {"pattern": "^quiet", "definition": {"history": "off"}, "apply-to": "queues"}
         assert guest.put("/api/policies/%2F/quiet", json=policy).status_code == 201
@@ -161,7 +162,7 @@ def test_broker_in_memory_keeps_no_history(broker: Served) -> None:
         assert (answer.status_code, answer.json()["error"]) == (501, "not_implemented")
 
 
-def test_everything_as_arrow(api: httpx.Client) -> None:
+def test_export_as_arrow(api: httpx.Client) -> None:
     pa = pytest.importorskip("pyarrow")
     ranges = api.get("/api/history/ranges?table=events&count=1").json()
     answer = api.get("/api/history/export?table=events&columns=event,message")
@@ -177,7 +178,7 @@ def test_everything_as_arrow(api: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "query", ["table=none", "table=events&columns=none", "table=events&from_id=x"]
 )
-def test_export_of_nonsense_is_400(api: httpx.Client, query: str) -> None:
+def test_export_with_invalid_parameters_is_400(api: httpx.Client, query: str) -> None:
     pytest.importorskip("pyarrow")
     answer = api.get(f"/api/history/export?{query}")
     assert answer.status_code == 400
@@ -186,7 +187,7 @@ def test_export_of_nonsense_is_400(api: httpx.Client, query: str) -> None:
 
 @pytest.mark.parametrize("number", ["9" * 30, "9" * 5000, str(1 << 63)])
 @pytest.mark.parametrize("name", ["to_id", "until", "since"])
-def test_numbers_no_database_has_are_400(api: httpx.Client, name: str, number: str) -> None:
+def test_ids_beyond_the_database_range_are_400(api: httpx.Client, name: str, number: str) -> None:
     pytest.importorskip("pyarrow")
     for path in ("ranges?table=events&count=1", "export?table=events"):
         answer = api.get(f"/api/history/{path}&{name}={number}")
@@ -202,8 +203,8 @@ def test_export_has_only_vhosts_that_the_user_may_read(stored_broker: Served) ->
         assert pa.ipc.open_stream(answer.content).read_all().num_rows == 0
 
 
-def test_export_hides_what_was_in_queues_that_are_gone(stored_broker: Served) -> None:
-    """Once a queue was deleted nobody's rights on it were asked for any more."""
+def test_export_of_deleted_queues_needs_read_on_them(stored_broker: Served) -> None:
+    """Permissions on a deleted queue were once not checked."""
     pa = pytest.importorskip("pyarrow")
 
     def prepare(hub: Any) -> None:
@@ -261,7 +262,7 @@ def _publish(client: httpx.Client, vhost: str, exchange: str, body: str, **heade
     assert client.post(path, json=message).status_code == 200
 
 
-def test_export_hides_what_was_in_no_queue_from_who_may_not_read_exchanges(
+def test_export_of_unrouted_messages_needs_read_on_exchanges(
     stored_broker: Served,
 ) -> None:
     _permit(stored_broker, "half", "bare", "^nothing$")
@@ -275,7 +276,7 @@ def test_export_hides_what_was_in_no_queue_from_who_may_not_read_exchanges(
         assert sorted(_exported(half, "bare")) == [b"delayed", b"unroutable"]
 
 
-def test_history_of_a_deleted_vhost_is_not_that_of_the_next_one_of_its_name(
+def test_history_of_a_deleted_vhost_is_hidden_after_its_name_is_reused(
     stored_broker: Served,
 ) -> None:
     def again(hub: Any) -> None:
@@ -298,8 +299,8 @@ def test_history_of_a_deleted_vhost_is_not_that_of_the_next_one_of_its_name(
         assert sorted(_exported(guest, "tenant")) == [b"after", b"before"]
 
 
-def test_pattern_of_a_policy_does_not_hold_the_export(stored_broker: Served) -> None:
-    """Policies are matched as the broker does it; Python's own matching would not end."""
+def test_policy_pattern_does_not_block_the_export(stored_broker: Served) -> None:
+    """Policies are matched with RE2, like in the broker; `re` would not end."""
     pytest.importorskip("pyarrow")
     with stored_broker.client() as guest:
         policy = {"pattern": "^(a+)+$", "definition": {"history": "off"}, "apply-to": "queues"}
@@ -309,7 +310,7 @@ def test_pattern_of_a_policy_does_not_hold_the_export(stored_broker: Served) -> 
         assert guest.delete("/api/policies/%2F/slow").status_code == 204
 
 
-def test_missing_pyarrow_is_said_in_a_sentence(
+def test_missing_pyarrow_is_reported(
     stored_broker: Served, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class WithoutArrow:
@@ -318,14 +319,14 @@ def test_missing_pyarrow_is_said_in_a_sentence(
 
         export = ranges
 
-    monkeypatch.setattr(stored_broker.app.state.surroundings, "history", WithoutArrow())
+    monkeypatch.setattr(stored_broker.app.state.context, "history", WithoutArrow())
     for path in ("ranges", "export?table=events"):
         answer = api.get(f"/api/history/{path}")
         assert answer.status_code == 501
         assert "pip install 'leveret[spark]'" in answer.json()["reason"]
 
 
-async def test_reader_that_hangs_up_lets_the_read_end_before_closing() -> None:
+async def test_disconnected_reader_closes_the_file_after_the_read() -> None:
     reading, go_on, closed = threading.Event(), threading.Event(), threading.Event()
 
     def pieces() -> Iterator[bytes]:
@@ -336,7 +337,8 @@ async def test_reader_that_hangs_up_lets_the_read_end_before_closing() -> None:
         finally:
             closed.set()
 
-    flow = _flow(pieces(), b"first")
+    broker: Any = SimpleNamespace(counters=SimpleNamespace(published=0))
+    flow = _stream(broker, pieces(), b"first")
     assert await anext(flow) == b"first"
     second = asyncio.ensure_future(anext(flow))
     await asyncio.to_thread(reading.wait, 60)

@@ -1,9 +1,8 @@
-"""The live stream: views that renew themselves, with the rights of whoever looks."""
+"""The live stream: views that are sent repeatedly, with the permissions of the user."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -11,8 +10,9 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from http_admin.routes.live import MOST_STREAMS, MOST_VIEWS
+from leveret.http_admin.routes.live import MAX_STREAMS, MAX_VIEWS
 from tests.http.conftest import Served
+from tests.support.polling import wait_until
 
 
 def _stream(*paths: str) -> str:
@@ -30,17 +30,14 @@ def _views(answer: httpx.Response) -> Iterator[dict[str, Any]]:
 
 
 def _open_streams(broker: Served) -> int:
-    return sum(broker.app.state.surroundings.streams.values())
+    return sum(broker.app.state.context.streams.values())
 
 
 def _wait_until_closed(broker: Served) -> None:
-    deadline = time.monotonic() + 60
-    while _open_streams(broker):
-        assert time.monotonic() < deadline, "a stream outlived its client"
-        time.sleep(0.02)
+    wait_until(lambda: not _open_streams(broker))
 
 
-def test_views_come_at_once_and_again(broker: Served, api: httpx.Client) -> None:
+def test_views_are_sent_at_once_and_again(broker: Served, api: httpx.Client) -> None:
     with api.stream("GET", _stream("/api/whoami", "/api/queues?page=1&name=e%25")) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         views = _views(answer)
@@ -57,7 +54,7 @@ def test_views_come_at_once_and_again(broker: Served, api: httpx.Client) -> None
     _wait_until_closed(broker)
 
 
-def test_a_view_that_fails_says_so(api: httpx.Client) -> None:
+def test_failed_view_has_its_status_and_reason(api: httpx.Client) -> None:
     views_of = _stream("/api/queues/%2F/none", "/api/nothing", "/api/docs")
     with api.stream("GET", views_of) as answer:
         views = _views(answer)
@@ -67,7 +64,7 @@ def test_a_view_that_fails_says_so(api: httpx.Client) -> None:
     assert (page["status"], page["body"]) == (200, None)
 
 
-def test_a_view_has_the_rights_of_the_user(broker: Served, api: httpx.Client) -> None:
+def test_view_has_the_permissions_of_the_user(broker: Served, api: httpx.Client) -> None:
     body = {"password": "small", "tags": "management"}
     assert api.put("/api/users/small", json=body).status_code == 201
     with (
@@ -83,18 +80,18 @@ def test_a_view_has_the_rights_of_the_user(broker: Served, api: httpx.Client) ->
     "path", ["/", "/metrics", "api/whoami", "http://elsewhere/api/", "/api/stream?view=/api/x",
              "/api/history/export?table=events"]
 )  # fmt: skip
-def test_only_paths_of_the_api_that_end(api: httpx.Client, path: str) -> None:
+def test_view_must_be_a_finite_path_of_the_api(api: httpx.Client, path: str) -> None:
     answer = api.get("/api/stream", params={"view": path})
     assert answer.status_code == 400
     assert "view" in answer.json()["reason"]
 
 
 def test_views_and_streams_are_bounded(broker: Served, api: httpx.Client) -> None:
-    too_many = _stream(*["/api/whoami"] * (MOST_VIEWS + 1))
+    too_many = _stream(*["/api/whoami"] * (MAX_VIEWS + 1))
     assert api.get(too_many).status_code == 400
     assert api.get("/api/stream").status_code == 400
-    streams = broker.app.state.surroundings.streams
-    streams["guest"] = MOST_STREAMS
+    streams = broker.app.state.context.streams
+    streams["guest"] = MAX_STREAMS
     try:
         assert api.get("/api/stream?view=/api/whoami").status_code == 429
     finally:

@@ -1,4 +1,4 @@
-"""Prometheus: names that dashboards ask for, and numbers that agree with what happened."""
+"""Prometheus: the metrics of dashboards, with values that match the traffic."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 import leveret
-from http_admin import metrics
+from leveret.http_admin.metrics import aggregate
 from tests.http.conftest import Served
 
-# What the official RabbitMQ overview dashboard asks for.
+# Metrics of the official RabbitMQ overview dashboard.
 WANTED = {
     "rabbitmq_identity_info", "rabbitmq_build_info", "rabbitmq_connections", "rabbitmq_channels",
     "rabbitmq_queues", "rabbitmq_connections_opened_total", "rabbitmq_connections_closed_total",
@@ -57,7 +57,7 @@ PER_QUEUE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def traffic(broker: Served) -> str:
-    """What the metrics are after it, before any test has added to them."""
+    """The metrics after the traffic, before a test adds to them."""
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()
         channel.queue_declare(WEIRD)
@@ -80,14 +80,14 @@ def _samples(text: str) -> dict[str, float]:
     return found
 
 
-def test_all_names_of_the_dashboard_are_there(broker: Served) -> None:
+def test_all_metrics_of_the_dashboard_exist(broker: Served) -> None:
     with broker.client(None) as anybody:
         answer = anybody.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     assert _samples(answer.text).keys() >= WANTED | OWN
 
 
-def test_numbers_are_those_of_the_traffic(traffic: str) -> None:
+def test_counters_match_the_traffic(traffic: str) -> None:
     samples = _samples(traffic)
     expected = {
         "rabbitmq_queues": 1,
@@ -120,7 +120,7 @@ def test_identity_names_the_endpoint(api: httpx.Client) -> None:
         assert identity.labels["rabbitmq_cluster"] == api.get("/api/cluster-name").json()["name"]
 
 
-def test_prometheus_gets_openmetrics_when_it_asks(api: httpx.Client) -> None:
+def test_openmetrics_is_returned_if_accepted(api: httpx.Client) -> None:
     wanted = {"accept": "application/openmetrics-text; version=1.0.0"}
     answer = api.get("/metrics", headers=wanted)
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
@@ -164,6 +164,7 @@ def test_logs_and_their_groups_have_samples(api: httpx.Client, broker: Served) -
             ("first_offset", "0"): 0, ("first_offset", "1"): 0,
             ("next_offset", "0"): 5, ("next_offset", "1"): 5,
             ("damaged_batches", "0"): 0, ("damaged_batches", "1"): 0,
+            ("lost_records", "0"): 0, ("lost_records", "1"): 0,
             ("group_members", None): 0, ("group_lag", "0"): 3, ("group_lag", "1"): 5,
             ("group_committed_offset", "0"): 2,
         }  # fmt: skip
@@ -174,7 +175,7 @@ def test_logs_and_their_groups_have_samples(api: httpx.Client, broker: Served) -
         channel.queue_delete("measured")
 
 
-def test_how_far_consumers_of_logs_are_behind(api: httpx.Client, broker: Served) -> None:
+def test_consumer_lag_of_logs(api: httpx.Client, broker: Served) -> None:
     name = "rabbitmq_stream_consumer_max_offset_lag"
     detailed = name.replace("rabbitmq_", "rabbitmq_detailed_")
     assert _samples(api.get("/metrics").text)[name] == 0
@@ -206,7 +207,7 @@ def test_how_far_consumers_of_logs_are_behind(api: httpx.Client, broker: Served)
         channel.queue_delete("behind")
 
 
-def test_detailed_has_the_families_and_vhosts_asked_for(api: httpx.Client) -> None:
+def test_detailed_has_the_requested_families_and_vhosts(api: httpx.Client) -> None:
     families = "family=queue_coarse_metrics&family=queue_consumer_count"
     names = _samples(api.get(f"/metrics/detailed?{families}").text).keys()
     assert "rabbitmq_detailed_queue_messages_ready" in names
@@ -216,11 +217,11 @@ def test_detailed_has_the_families_and_vhosts_asked_for(api: httpx.Client) -> No
     assert "rabbitmq_detailed_queue_messages_ready{" not in elsewhere.text
 
 
-def test_counters_of_dead_letters_and_sizes_become_families() -> None:
+def test_dead_letter_and_size_counters_become_families() -> None:
     sizes = [1, 0, 2, 0, 0, 0, 3, 0, 4]
     counters = SimpleNamespace(dead_lettered={"expired": 3}, sizes=sizes, published_bytes=5)
     broker: Any = SimpleNamespace(counters=counters)
-    families = [*metrics._dead_lettered(broker), *metrics._sizes(broker)]
+    families = [*aggregate._dead_lettered(broker), *aggregate._message_sizes(broker)]
     found = {
         (sample.name, sample.labels.get("le")): sample.value
         for family in families
@@ -236,7 +237,7 @@ def test_counters_of_dead_letters_and_sizes_become_families() -> None:
     assert (found[f"{SIZES}_count", None], found[f"{SIZES}_sum", None]) == (10, 5)
 
 
-def test_a_size_is_counted_where_the_dashboard_looks_for_it() -> None:
+def test_message_size_falls_into_the_bucket_of_the_dashboard() -> None:
     with leveret.ThreadedBroker() as running:
         with pika.BlockingConnection(pika.URLParameters(running.url)) as connection:
             channel = connection.channel()
@@ -247,9 +248,9 @@ def test_a_size_is_counted_where_the_dashboard_looks_for_it() -> None:
         assert running.running.broker.counters.sizes == [2, 2, 0, 1, 1, 0, 0, 0, 0]
 
 
-def test_an_alarm_is_a_metric_under_the_name_alerts_know(api: httpx.Client) -> None:
+def test_alarm_has_the_metric_name_of_rabbitmq(api: httpx.Client) -> None:
     broker: Any = SimpleNamespace(alarms=SimpleNamespace(raised={"disk": "full"}))
-    samples = [sample for family in metrics._alarms(broker) for sample in family.samples]
+    samples = [sample for family in aggregate._alarms(broker) for sample in family.samples]
     names = [f"rabbitmq_alarms_{name}" for name in ALARMS]
     assert [(sample.name, sample.value) for sample in samples] == [
         *zip(names, (0, 1, 0), strict=True)

@@ -1,6 +1,6 @@
-"""The API's description is whole: every answer and every field of it has a type.
+"""The OpenAPI document is complete: all responses and all their fields have a type.
 
-That answers are what it says is checked with every request of the other tests (`answers.py`).
+That responses match it is checked for all requests of the other tests (`response_checker.py`).
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from typing import Any
 
 import httpx
 
-# What clients chose: any table, any JSON.
+# Values chosen by clients: any table, any JSON.
 FREE = {
     "arguments", "headers", "client_properties", "definition", "effective_policy_definition",
     "value",
 }  # fmt: skip
-# RabbitMQ sends lists here that are always empty in this broker.
-ALWAYS_EMPTY = {"contexts", "cluster_links", "socket_opts"}
+# RabbitMQ's lists that are always empty in Leveret.
+ALWAYS_EMPTY = {"ssl_opts", "cluster_links", "socket_opts"}
 
 
-def _answers(described: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _successes(described: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
-            for status, answer in operation["responses"].items():
+            for status, response in operation["responses"].items():
                 if status.startswith("2"):
-                    yield f"{method.upper()} {path}", status, answer
+                    yield f"{method.upper()} {path}", status, response
 
 
 def _is_loose(schema: dict[str, Any]) -> bool:
-    """Whether anything at all would do."""
+    """Whether the schema accepts any value."""
     inner = [schema, schema.get("items", {}), *schema.get("anyOf", [])]
     if any(part.get("additionalProperties") is True for part in inner):
         return "properties" not in schema
@@ -38,12 +38,12 @@ def _is_loose(schema: dict[str, Any]) -> bool:
     )
 
 
-def test_every_answer_has_a_type(api: httpx.Client) -> None:
+def test_every_response_has_a_type(api: httpx.Client) -> None:
     described = api.get("/api/openapi.json").json()
     loose = [
         where
-        for where, status, answer in _answers(described)
-        for kind, content in answer.get("content", {}).items()
+        for where, status, response in _successes(described)
+        for kind, content in response.get("content", {}).items()
         if kind == "application/json" and _is_loose(content.get("schema", {}))
     ]
     assert not loose
@@ -57,16 +57,16 @@ def test_every_field_has_a_type(api: httpx.Client) -> None:
         for field, kind in schema.get("properties", {}).items()
         if field not in FREE | ALWAYS_EMPTY and _is_loose(kind)
     }
-    # What the client sends along is checked by name, not by this schema.
+    # Properties in requests are checked by name, not by this schema.
     assert loose == {"PublishBody.properties", "RecordBody.properties"}
 
 
-def test_everything_is_told_in_words(api: httpx.Client) -> None:
+def test_every_operation_is_described(api: httpx.Client) -> None:
     described = api.get("/api/openapi.json").json()
     operations = [one for path in described["paths"].values() for one in path.values()]
     assert all(one["description"].strip() and one["tags"] for one in operations)
-    for where, status, answer in _answers(described):
-        assert answer["description"], where
+    for where, status, response in _successes(described):
+        assert response["description"], where
         method, path = where.split()
         if (method, status) == ("PUT", "201"):
             assert "204" in described["paths"][path]["put"]["responses"], where

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import httpx
 import pytest
 
 import leveret
-from http_admin.routes.operations import HIDDEN
 from leveret.broker import Broker
 from leveret.broker.access.passwords import hash_password
 from leveret.broker.messages import publish
-from leveret.model.message import Address, Message
-from leveret.model.properties import encode_properties
-from leveret.model.store import PermissionDefinition
-from queues import QueueSpec
+from leveret.http_admin.routes.operations import HIDDEN
+from leveret.model.definitions import PermissionDefinition
+from leveret.model.message import Address, Message, encode_properties
+from leveret.queues.spec import QueueSpec
 from tests.http.conftest import Served, serve
+from tests.support.polling import wait_until
 
-# rabbitmqadmin v2 refuses an overview in which one of these is missing.
+# rabbitmqadmin v2 needs all of these fields.
 DEMANDED = {
     "cluster_name", "node", "erlang_version", "erlang_full_version", "rabbitmq_version",
     "product_name", "product_version", "statistics_db_event_queue", "churn_rates",
@@ -27,7 +26,7 @@ DEMANDED = {
 }  # fmt: skip
 
 
-def test_overview_of_empty_broker_has_all_that_tools_demand(api: httpx.Client) -> None:
+def test_overview_of_empty_broker_has_the_fields_of_tools(api: httpx.Client) -> None:
     overview = api.get("/api/overview").json()
     assert overview.keys() >= DEMANDED
     assert overview["statistics_db_event_queue"] == 0
@@ -45,7 +44,7 @@ def test_overview_of_empty_broker_has_all_that_tools_demand(api: httpx.Client) -
     assert protocols["amqp"] > 0
 
 
-def test_overview_gives_samples_when_asked(broker: Served, api: httpx.Client) -> None:
+def test_overview_has_samples_if_requested(broker: Served, api: httpx.Client) -> None:
     broker.on_loop(lambda hub: hub.metrics.sample())
     query = {"lengths_age": 60, "lengths_incr": 5, "msg_rates_age": 60, "msg_rates_incr": 5}
     totals = api.get("/api/overview", params=query).json()["queue_totals"]
@@ -53,7 +52,7 @@ def test_overview_gives_samples_when_asked(broker: Served, api: httpx.Client) ->
     assert sample.keys() == {"timestamp", "sample"}
 
 
-def test_node_says_how_it_is(api: httpx.Client) -> None:
+def test_node_row(api: httpx.Client) -> None:
     [node] = api.get("/api/nodes").json()
     assert node == {**api.get(f"/api/nodes/{node['name']}").json(), **_changing(node)}
     assert node["running"] is True
@@ -70,7 +69,7 @@ def _changing(node: dict[str, object]) -> dict[str, object]:
     return {key: node[key] for key in changing}
 
 
-def test_small_facts(api: httpx.Client) -> None:
+def test_small_endpoints(api: httpx.Client) -> None:
     assert api.get("/api/cluster-name").json() == {"name": api.get("/api/overview").json()["node"]}
     assert api.get("/api/version").json() == api.get("/api/overview").json()["rabbitmq_version"]
     assert api.get("/api/extensions").json() == []
@@ -79,7 +78,7 @@ def test_small_facts(api: httpx.Client) -> None:
     assert api.get("/api/whoami").json()["tags"] == ["administrator"]
 
 
-def test_hashed_password_is_one_that_logs_in(broker: Served, api: httpx.Client) -> None:
+def test_hashed_password_can_log_in(broker: Served, api: httpx.Client) -> None:
     made = api.get("/api/auth/hash_password/s%2Fecret").json()["ok"]
     body = {"password_hash": made, "tags": "management"}
     assert api.put("/api/users/hashed", json=body).status_code in (201, 204)
@@ -127,8 +126,27 @@ def test_raised_alarm_fails_the_check_and_shows_everywhere(
     assert api.get("/api/health/checks/alarms").status_code == 200
 
 
+def test_disk_alarm_says_what_uses_the_space(tmp_path) -> None:
+    """No volume has as much free space as this limit."""
+    with serve(data_dir=tmp_path, disk_free_limit=1 << 49) as threaded:
+        _until_alarms(Served(threaded), 1)
+        with Served(threaded).client() as api:
+            (alarm,) = api.get("/api/alarms").json()
+            (node,) = api.get("/api/nodes").json()
+            health = api.get("/api/health/checks/alarms").json()
+            settings = {row["key"]: row["source"] for row in api.get("/api/settings").json()}
+    assert alarm["name"] == "disk"
+    assert "other files" in alarm["reason"] and "lower disk_free_limit" in alarm["reason"]
+    uses = ("messages", "history", "free_pages", "wal", "logs", "other")
+    assert alarm["disk_usage"].keys() == {"total", "free", *uses}
+    assert alarm["disk_usage"]["history"] > 0
+    assert node["alarms"][0]["reason"] == health["alarms"][0]["reason"] == alarm["reason"]
+    assert node["disk_usage"]["total"] == alarm["disk_usage"]["total"]
+    assert settings["history_max_bytes"] == "default"
+
+
 def _make_stuck(hub: Broker) -> None:
-    """A dead letter that finds no room, in a vhost of its own, and who may look there or not."""
+    """A stuck dead letter in its own vhost, and users with and without access to it."""
     held = hub.add_vhost("secret")
     full = {"x-max-length": 0, "x-overflow": "reject-publish"}
     held.declare_queue(QueueSpec("grave", arguments=full))
@@ -144,18 +162,15 @@ def _make_stuck(hub: Broker) -> None:
 
 
 def _alarms_now(hub: Broker) -> dict[str, str]:
-    hub.upkeep.watch()
+    hub.resource_monitor.check()
     return hub.alarms.raised
 
 
 def _until_alarms(broker: Served, count: int) -> None:
-    deadline = time.monotonic() + 30
-    while len(broker.on_loop(_alarms_now)) != count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(broker.on_loop(_alarms_now)) == count)
 
 
-def test_alarm_names_queues_only_to_who_may_see_them(broker: Served) -> None:
+def test_alarm_names_only_queues_that_the_user_may_see(broker: Served) -> None:
     named = "dead-letter targets are full: queue 'src-payroll' in vhost 'secret'"
     checks = ("health/checks/alarms", "health/checks/local-alarms", "healthchecks/node")
     broker.on_loop(_make_stuck)
@@ -181,7 +196,7 @@ def test_aliveness_test(api: httpx.Client) -> None:
     assert api.get("/api/aliveness-test/nowhere").status_code == 404
 
 
-def test_settings_show_what_is_in_force_but_no_secret(
+def test_settings_show_values_in_force_but_no_secrets(
     api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEVERET_HTTP_PORT", "0")
@@ -201,7 +216,7 @@ def test_settings_show_what_is_in_force_but_no_secret(
     assert rows["http_port"]["source"] == "environment"
 
 
-async def test_shutdown_asks_the_program_to_stop() -> None:
+async def test_shutdown_requests_a_stop() -> None:
     async with leveret.Broker(leveret.in_process_settings(http_enabled=True)) as running:
         await running.http_ready()
         login = ("guest", "guest")
@@ -212,7 +227,7 @@ async def test_shutdown_asks_the_program_to_stop() -> None:
         await asyncio.wait_for(running.stop_requested.wait(), 60)
 
 
-def test_reset_empties_only_when_told_to() -> None:
+def test_reset_deletes_everything_only_if_requested() -> None:
     with serve() as threaded, Served(threaded).client() as client:
         assert client.put("/api/queues/%2F/q", json={}).status_code == 201
         assert client.put("/api/vhosts/extra").status_code == 201

@@ -1,4 +1,4 @@
-"""Behind a reverse proxy: the names it is asked under are a setting."""
+"""Behind a reverse proxy: its host names are a setting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from http_admin.server import PROXIES
+from leveret.http_admin.server import TRUSTED_PROXIES
 from tests.http.conftest import Served, serve
 
 
@@ -31,7 +31,7 @@ def proxied() -> Iterator[Served]:
         ("evil.example", "https://evil.example", 400),
     ],
 )
-def test_reverse_proxy_is_named_by_a_setting(
+def test_host_name_of_a_reverse_proxy_is_a_setting(
     proxied: Served, host: str, origin: str, status: int
 ) -> None:
     headers = {"host": host, "origin": origin}
@@ -51,7 +51,7 @@ def test_reverse_proxy_is_named_by_a_setting(
         ("nonsense", 401),
     ],
 )
-def test_default_user_is_refused_to_who_is_elsewhere_behind_the_proxy(
+def test_default_user_is_refused_for_remote_clients_behind_a_proxy(
     proxied: Served, forwarded: str | None, status: int
 ) -> None:
     headers = {} if forwarded is None else {"x-forwarded-for": forwarded}
@@ -59,7 +59,7 @@ def test_default_user_is_refused_to_who_is_elsewhere_behind_the_proxy(
         assert client.get("/api/whoami", headers=headers).status_code == status
 
 
-def test_session_of_the_default_user_is_refused_to_who_is_elsewhere(proxied: Served) -> None:
+def test_session_of_the_default_user_is_refused_from_another_machine(proxied: Served) -> None:
     with proxied.client(None) as client:
         login = {"username": "guest", "password": "guest"}
         assert client.post("/api/login", json=login).status_code == 200
@@ -69,7 +69,7 @@ def test_session_of_the_default_user_is_refused_to_who_is_elsewhere(proxied: Ser
         assert answer.json()["reason"] == "User can only log in via localhost"
 
 
-def test_whose_word_is_taken_is_not_for_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trusted_proxies_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.9.9.9")
     with serve(http_hosts="broker.example.com") as threaded, Served(threaded).client() as client:
         answer = client.get("/api/whoami", headers={"x-forwarded-for": "10.0.0.5"})
@@ -88,7 +88,7 @@ def test_whose_word_is_taken_is_not_for_the_environment(monkeypatch: pytest.Monk
         ("::2", "::2"),
     ],
 )
-def test_proxies_on_this_machine_are_believed(peer: str, seen: str) -> None:
+def test_proxies_on_this_machine_are_trusted(peer: str, seen: str) -> None:
     hosts: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -99,5 +99,5 @@ def test_proxies_on_this_machine_are_believed(peer: str, seen: str) -> None:
         "client": (peer, 1),
         "headers": [(b"x-forwarded-for", b"10.0.0.5")],
     }
-    asyncio.run(ProxyHeadersMiddleware(app, PROXIES)(scope, None, None))  # type: ignore[arg-type]
+    asyncio.run(ProxyHeadersMiddleware(app, TRUSTED_PROXIES)(scope, None, None))  # type: ignore[arg-type]
     assert hosts == [seen]

@@ -18,13 +18,13 @@ SAMPLES = {"msg_rates_age": 60, "msg_rates_incr": 5, "lengths_age": 60, "lengths
 
 @pytest.fixture(scope="module")
 def traffic(broker: Served) -> Iterator[pika.BlockingConnection]:
-    """Between two samples: publishes that reach a queue, a return, a drop, and who reads."""
+    """Traffic between two samples: routed, returned and dropped messages, and a consumer."""
     with broker.client() as api:
         assert api.put("/api/vhosts/busy").status_code == 201
     connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url + "busy"))
     channel = connection.channel(7)
     channel.queue_declare("q")
-    broker.on_loop(_sample_no_more_by_itself)
+    broker.on_loop(_stop_sampling)
     broker.on_loop(lambda hub: hub.metrics.sample())
     channel.confirm_delivery()
     for body in (b"acked", b"again", b"got"):
@@ -43,13 +43,13 @@ def traffic(broker: Served) -> Iterator[pika.BlockingConnection]:
     connection.close()
 
 
-def _sample_no_more_by_itself(hub: Broker) -> None:
-    """A sample between ours and a test's question would find nothing new, and rates of 0."""
-    hub.upkeep._sampled_ms = 1 << 62
+def _stop_sampling(hub: Broker) -> None:
+    """Another sample before the test's request would see no traffic, and rates of 0."""
+    hub.resource_monitor._sampled_ms = 1 << 62
 
 
 def _counts(stats: dict[str, Any]) -> dict[str, int]:
-    """The counters; each must have gone on between the two samples."""
+    """The counters; each must have a rate greater than zero."""
     counts = {name: value for name, value in stats.items() if not name.endswith("_details")}
     assert all(stats[f"{name}_details"]["rate"] > 0 for name in counts)
     return counts
@@ -61,7 +61,7 @@ HANDED = {
 PUBLISHED = {"publish": 5, "confirm": 5, "return_unroutable": 1, "drop_unroutable": 1}
 
 
-def test_channel_has_what_it_did(traffic: Any, api: httpx.Client) -> None:
+def test_channel_row_has_its_counters(traffic: Any, api: httpx.Client) -> None:
     [row] = [row for row in api.get("/api/channels").json() if row["vhost"] == "busy"]
     assert row["number"] == 7
     assert _counts(row["message_stats"]) == {**PUBLISHED, **HANDED}
@@ -71,7 +71,7 @@ def test_channel_has_what_it_did(traffic: Any, api: httpx.Client) -> None:
     assert (one["publishes"], one["deliveries"]) == ([], [])
 
 
-def test_connection_has_its_octets(traffic: Any, api: httpx.Client) -> None:
+def test_connection_row_has_its_byte_counters(traffic: Any, api: httpx.Client) -> None:
     [row] = api.get("/api/vhosts/busy/connections").json()
     for name in ("recv_oct", "send_oct"):
         assert row[name] > 300 and row[f"{name}_details"]["rate"] > 0
@@ -81,7 +81,7 @@ def test_connection_has_its_octets(traffic: Any, api: httpx.Client) -> None:
     assert busiest[0]["name"] == row["name"]
 
 
-def test_vhost_has_the_sums(traffic: Any, api: httpx.Client) -> None:
+def test_vhost_row_has_the_sums_of_its_queues(traffic: Any, api: httpx.Client) -> None:
     row = api.get("/api/vhosts/busy", params=SAMPLES).json()
     assert _counts(row["message_stats"]) == {**PUBLISHED, **HANDED, "get_empty": 1}
     assert row["message_stats"]["publish_details"]["samples"][0]["sample"] == 5
@@ -91,14 +91,16 @@ def test_vhost_has_the_sums(traffic: Any, api: httpx.Client) -> None:
     assert "message_stats" not in other and other["recv_oct"] == 0
 
 
-def test_exchange_has_what_went_in_and_out(traffic: Any, api: httpx.Client) -> None:
+def test_exchange_row_has_its_counters(traffic: Any, api: httpx.Client) -> None:
     fanout = api.get("/api/exchanges/busy/amq.fanout").json()["message_stats"]
     assert _counts(fanout) == {"publish_in": 2}
     default = api.get("/api/exchanges/busy/amq.default").json()["message_stats"]
     assert _counts(default) == {"publish_in": 3, "publish_out": 3}
 
 
-def test_user_of_one_vhost_sees_its_rates(traffic: Any, broker: Served, api: httpx.Client) -> None:
+def test_user_of_one_vhost_sees_only_its_rates(
+    traffic: Any, broker: Served, api: httpx.Client
+) -> None:
     user = {"password": "p", "tags": "management"}
     assert api.put("/api/users/busybody", json=user).status_code == 201
     every = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -111,7 +113,7 @@ def test_user_of_one_vhost_sees_its_rates(traffic: Any, broker: Served, api: htt
     assert overview["queue_totals"]["messages_details"]["samples"][0]["sample"] == 0
 
 
-def test_what_has_gone_still_counts(broker: Served, api: httpx.Client) -> None:
+def test_deleted_queues_still_count(broker: Served, api: httpx.Client) -> None:
     assert api.put("/api/vhosts/gone").status_code == 201
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url + "gone")) as connection:
         channel = connection.channel()

@@ -37,7 +37,7 @@ def test_list_and_cancel(broker):
         assert [row["payload"] for row in page] == ["second"]
 
 
-def test_other_exchanges_have_no_schedule(broker):
+def test_other_exchange_types_have_no_schedule(broker):
     with broker.client() as client:
         answer = client.get("/api/exchanges/%2F/amq.topic/scheduled")
         assert answer.status_code == 400
@@ -45,7 +45,7 @@ def test_other_exchanges_have_no_schedule(broker):
         assert client.get("/api/exchanges/%2F/none/scheduled").status_code == 404
 
 
-def test_the_overview_lists_the_types(broker):
+def test_overview_lists_the_exchange_types(broker):
     with broker.client() as client:
         names = {row["name"] for row in client.get("/api/overview").json()["exchange_types"]}
     assert {"x-delayed-message", "x-consistent-hash", "x-message-deduplication"} <= names

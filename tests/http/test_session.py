@@ -1,4 +1,4 @@
-"""Signing in: cookies, CSRF, expiry, throttling; and what protects every answer."""
+"""Sessions: cookies, CSRF, expiry, rate limits; and the security headers of responses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 import leveret
-from http_admin.auth import ABSOLUTE_SECONDS, IDLE_SECONDS, Doorkeeper
-from http_admin.guard import Hosts
+from leveret.http_admin.auth import ABSOLUTE_SECONDS, IDLE_SECONDS, SessionStore
+from leveret.http_admin.middleware.security import AllowedHosts
 from leveret.model.clock import ManualClock
 
 LOGIN = {"username": "guest", "password": "guest"}
@@ -39,7 +39,7 @@ async def running(clock: ManualClock) -> AsyncIterator[leveret.Broker]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def web(running: leveret.Broker) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser: no credentials of its own, but it keeps cookies."""
+    """A browser: it has no credentials, but keeps cookies."""
     async with httpx.AsyncClient(base_url=running.http_url, verify=False, timeout=60) as client:
         yield client
 
@@ -51,7 +51,7 @@ async def _sign_in(web: httpx.AsyncClient) -> dict[str, Any]:
     return identity
 
 
-async def test_sign_in_sets_a_guarded_cookie(web: httpx.AsyncClient) -> None:
+async def test_login_sets_a_protected_cookie(web: httpx.AsyncClient) -> None:
     answer = await web.post("/api/login", json=LOGIN)
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=strict" in cookie and "Path=/" in cookie
@@ -60,16 +60,16 @@ async def test_sign_in_sets_a_guarded_cookie(web: httpx.AsyncClient) -> None:
     assert (await web.get("/api/whoami")).json() == answer.json()
 
 
-async def test_sign_in_takes_a_form_as_rabbitmq_does(web: httpx.AsyncClient) -> None:
+async def test_login_accepts_a_form_like_rabbitmq(web: httpx.AsyncClient) -> None:
     assert (await web.post("/api/login", data=LOGIN)).status_code == 200
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"username": "guest"}', b'{"username": 1}'])
-async def test_senseless_sign_in_is_refused(web: httpx.AsyncClient, body: bytes) -> None:
+async def test_invalid_login_body_is_refused(web: httpx.AsyncClient, body: bytes) -> None:
     assert (await web.post("/api/login", content=body)).status_code == 400
 
 
-async def test_every_sign_in_makes_a_new_session_and_ends_the_old(web: httpx.AsyncClient) -> None:
+async def test_login_creates_a_new_session_and_ends_the_old_one(web: httpx.AsyncClient) -> None:
     await _sign_in(web)
     old = dict(web.cookies)
     await _sign_in(web)
@@ -83,7 +83,7 @@ async def _asked_with(web: httpx.AsyncClient, cookies: dict[str, str]) -> httpx.
     return await web.get("/api/whoami", headers={"cookie": header})
 
 
-async def test_sign_out_ends_the_session_on_the_server(web: httpx.AsyncClient) -> None:
+async def test_logout_ends_the_session_on_the_server(web: httpx.AsyncClient) -> None:
     identity = await _sign_in(web)
     old = dict(web.cookies)
     answer = await web.post("/api/logout", headers={"X-CSRF-Token": identity["csrf"]})
@@ -92,7 +92,7 @@ async def test_sign_out_ends_the_session_on_the_server(web: httpx.AsyncClient) -
     assert (await _asked_with(web, old)).status_code == 401
 
 
-async def test_changes_need_the_token(web: httpx.AsyncClient) -> None:
+async def test_changes_need_the_csrf_token(web: httpx.AsyncClient) -> None:
     identity = await _sign_in(web)
     assert (await web.put(QUEUE, json={})).status_code == 403
     wrong = {b"X-CSRF-Token": "é".encode()}
@@ -111,7 +111,7 @@ async def test_changes_need_the_token(web: httpx.AsyncClient) -> None:
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-async def test_changes_from_elsewhere_are_refused_even_with_a_password(
+async def test_cross_site_changes_are_refused_even_with_a_password(
     web: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:
     answer = await web.put(QUEUE, json={}, headers=headers, auth=("guest", "guest"))
@@ -119,13 +119,13 @@ async def test_changes_from_elsewhere_are_refused_even_with_a_password(
     assert (await web.post("/api/login", json=LOGIN, headers=headers)).status_code == 403
 
 
-async def test_changes_from_our_own_page_pass(web: httpx.AsyncClient) -> None:
+async def test_same_origin_changes_are_accepted(web: httpx.AsyncClient) -> None:
     headers = {"Origin": str(web.base_url).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
     answer = await web.put(f"{QUEUE}2", json={}, headers=headers, auth=("guest", "guest"))
     assert answer.status_code == 201
 
 
-async def test_silence_ends_a_session(web: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_idle_session_ends(web: httpx.AsyncClient, clock: ManualClock) -> None:
     await _sign_in(web)
     clock.advance(IDLE_SECONDS - 1)
     assert (await web.get("/api/whoami")).status_code == 200
@@ -133,9 +133,7 @@ async def test_silence_ends_a_session(web: httpx.AsyncClient, clock: ManualClock
     assert (await web.get("/api/whoami")).status_code == 401
 
 
-async def test_no_session_outlives_a_working_day(
-    web: httpx.AsyncClient, clock: ManualClock
-) -> None:
+async def test_session_ends_after_eight_hours(web: httpx.AsyncClient, clock: ManualClock) -> None:
     await _sign_in(web)
     passed = 0.0
     while passed + IDLE_SECONDS / 2 <= ABSOLUTE_SECONDS:
@@ -146,7 +144,7 @@ async def test_no_session_outlives_a_working_day(
     assert (await web.get("/api/whoami")).status_code == 401
 
 
-async def test_guessing_is_slowed_down_for_the_guesser_only(
+async def test_wrong_passwords_slow_down_only_their_source(
     web: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     assert (await web.post("/api/login", json=LOGIN)).status_code == 200
@@ -155,7 +153,7 @@ async def test_guessing_is_slowed_down_for_the_guesser_only(
     answer = await web.get("/api/whoami", auth=("y", "new"))
     assert answer.status_code == 429
     assert "wait" in answer.json()["reason"] and 0 < int(answer.headers["retry-after"]) <= 60
-    # Who has logged in from here before has tries of its own.
+    # A user who has logged in from here before has its own attempts.
     for number in range(TRIES):
         assert (await web.get("/api/whoami", auth=("guest", str(number)))).status_code == 401
     assert (await web.post("/api/login", json=LOGIN)).status_code == 429
@@ -184,7 +182,7 @@ async def test_deleted_user_is_signed_out(web: httpx.AsyncClient) -> None:
     ],
 )
 async def test_changed_user_is_signed_out(web: httpx.AsyncClient, change: dict[str, str]) -> None:
-    """Whoever has the old password, or the old cookie, is out; new tags count at once."""
+    """The old password and the old cookie are refused; new tags apply at once."""
     admin = httpx.BasicAuth("guest", "guest")
     body = {"password": "p", "tags": "administrator"}
     path = "/api/users/changing"
@@ -197,9 +195,7 @@ async def test_changed_user_is_signed_out(web: httpx.AsyncClient, change: dict[s
     assert (await _asked_with(web, cookies)).status_code == 401
 
 
-async def test_user_without_a_tag_is_known_but_not_let_in(
-    running: leveret.Broker, web: httpx.AsyncClient
-) -> None:
+async def test_user_without_a_tag_is_403(running: leveret.Broker, web: httpx.AsyncClient) -> None:
     """403 to a right password; a session from before the tag was taken away is over."""
     admin, plain = httpx.BasicAuth("guest", "guest"), {"username": "plain", "password": "p"}
     body = {"password": "p", "tags": "management"}
@@ -207,7 +203,10 @@ async def test_user_without_a_tag_is_known_but_not_let_in(
     assert (await web.post("/api/login", json=plain)).status_code == 200
     cookies = dict(web.cookies)
     assert (await _asked_with(web, cookies)).status_code == 200
-    running.broker.users.set_tags("plain", ())
+    users = running.broker.users
+    users.put_user(
+        "plain", users.by_name["plain"].password_hash, (), users.by_name["plain"].hashing
+    )
     assert (await _asked_with(web, cookies)).status_code == 401
     for answer in (
         await web.post("/api/login", json=plain),
@@ -218,7 +217,7 @@ async def test_user_without_a_tag_is_known_but_not_let_in(
         assert "www-authenticate" not in answer.headers
 
 
-async def test_sessions_last_an_hour_of_silence_and_a_working_day() -> None:
+async def test_sessions_end_after_an_idle_hour_or_eight_hours() -> None:
     assert (IDLE_SECONDS, ABSOLUTE_SECONDS) == (3_600, 28_800)
 
 
@@ -229,14 +228,14 @@ async def test_malformed_credentials_are_401(web: httpx.AsyncClient, given: str)
     assert answer.headers["www-authenticate"].startswith("Basic")
 
 
-async def test_a_page_is_not_asked_for_a_password_by_the_browser(web: httpx.AsyncClient) -> None:
+async def test_scripts_of_a_page_get_no_basic_challenge(web: httpx.AsyncClient) -> None:
     answer = await web.get("/api/whoami", headers={"sec-fetch-mode": "cors"})
     assert answer.status_code == 401
     assert "www-authenticate" not in answer.headers
 
 
 @pytest.mark.parametrize("path", ["/", "/nope", "/api/whoami", "/api/nope", "/metrics"])
-async def test_every_answer_carries_the_security_headers(web: httpx.AsyncClient, path: str) -> None:
+async def test_every_response_has_the_security_headers(web: httpx.AsyncClient, path: str) -> None:
     headers = (await web.get(path)).headers
     policy = headers["content-security-policy"]
     assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy
@@ -279,8 +278,8 @@ async def test_foreign_host_is_refused_on_loopback(web: httpx.AsyncClient) -> No
         ("192.168.0.1", "broker.example", True),
     ],
 )
-async def test_hosts(bound: str, header: str | None, accepted: bool) -> None:
-    assert Hosts(bound).accept(header, "192.168.0.7") is accepted
+async def test_allowed_hosts(bound: str, header: str | None, accepted: bool) -> None:
+    assert AllowedHosts(bound).accept(header, "192.168.0.7") is accepted
 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
@@ -298,25 +297,25 @@ async def test_hosts(bound: str, header: str | None, accepted: bool) -> None:
         ("127.0.0.1.evil.example", False),
     ],
 )
-async def test_who_comes_from_this_machine_has_to_name_it(
+async def test_local_client_must_use_a_name_of_this_machine(
     peer: str, header: str, accepted: bool
 ) -> None:
-    """A page of another site cannot have the browser here ask by a name of its own."""
-    assert Hosts("0.0.0.0", frozenset({"proxied.example"})).accept(header, peer) is accepted
+    """A page of another site cannot use the browser here with its own host name."""
+    assert AllowedHosts("0.0.0.0", frozenset({"proxied.example"})).accept(header, peer) is accepted
 
 
-async def test_who_signs_in_again_and_again_signs_nobody_else_out(
+async def test_many_logins_of_a_user_end_only_its_own_sessions(
     running: leveret.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten thousand log-ins of one user ended everybody's sessions."""
-    monkeypatch.setattr("http_admin.auth.MOST_OF_ONE_USER", 2)
-    monkeypatch.setattr("http_admin.auth.MOST_SESSIONS", 3)
-    doorkeeper = Doorkeeper(running.broker)
+    """Ten thousand logins of one user once ended the sessions of all users."""
+    monkeypatch.setattr("leveret.http_admin.auth.MAX_SESSIONS_PER_USER", 2)
+    monkeypatch.setattr("leveret.http_admin.auth.MAX_SESSIONS", 3)
+    sessions = SessionStore(running.broker)
     guest = running.broker.users.by_name["guest"]
-    other, _ = doorkeeper.sign_in(replace(guest, name="other"))
-    tokens = [doorkeeper.sign_in(guest)[0] for _ in range(5)]
-    assert doorkeeper.session(other) is not None
-    assert [doorkeeper.session(one) is not None for one in tokens] == [False] * 3 + [True] * 2
-    doorkeeper.sign_in(replace(guest, name="third"))
-    assert doorkeeper.session(tokens[-1]) is not None
-    assert len(doorkeeper._sessions) == 3
+    other, _ = sessions.create(replace(guest, name="other"))
+    tokens = [sessions.create(guest)[0] for _ in range(5)]
+    assert sessions.maybe_get(other) is not None
+    assert [sessions.maybe_get(one) is not None for one in tokens] == [False] * 3 + [True] * 2
+    sessions.create(replace(guest, name="third"))
+    assert sessions.maybe_get(tokens[-1]) is not None
+    assert len(sessions._sessions) == 3

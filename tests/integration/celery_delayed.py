@@ -1,7 +1,7 @@
 """A Celery application on quorum queues: countdowns wait in the broker, not in the worker.
 
-Native delayed delivery makes a tower of 28 topic exchanges and 28 queues, each with a TTL twice as
-long as the one below and a dead-letter exchange for the next.
+Native delayed delivery declares 28 topic exchanges and 28 queues. Each queue has twice the TTL of
+the queue below it, and dead-letters to the exchange of the next level.
 """
 
 from __future__ import annotations

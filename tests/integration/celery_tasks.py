@@ -1,7 +1,7 @@
-"""The Celery application that the worker process and the test share.
+"""The Celery application of the worker process and the test.
 
-`build` makes it; the worker process, started with `-A tests.integration.celery_tasks`, finds
-the one built from the environment as `app`.
+The worker process, started with `-A tests.integration.celery_tasks`, uses `app`, which is built
+from environment variables. The test calls `build`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from celery.exceptions import Reject
 
 
 def build(broker_url, result_backend, queue):
-    """An application and its tasks; several may live in one process."""
+    """An application and its tasks; a process may have several."""
     app = Celery("leveret-tests", set_as_current=False)
     app.conf.update(
         broker_url=broker_url,

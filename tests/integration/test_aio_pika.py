@@ -1,4 +1,4 @@
-"""aio-pika: robust connections that come back, and its RPC and worker patterns."""
+"""aio-pika: robust connections, and its RPC and worker patterns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_unroutable_publish_fails(connection):
     channel = await connection.channel(on_return_raises=True)
     exchange = await channel.get_exchange("amq.topic")
     with pytest.raises(DeliveryError):
-        await exchange.publish(Message(b"nobody wants this"), "nowhere")
+        await exchange.publish(Message(b"unroutable"), "nowhere")
 
 
 async def test_message_is_requeued_when_processing_fails(connection):
@@ -73,7 +73,7 @@ async def test_topic_and_headers_exchanges(connection, name):
     ]
 
 
-async def test_error_of_the_broker_is_raised(connection, name):
+async def test_channel_error_is_raised(connection, name):
     channel = await connection.channel()
     queue = await channel.declare_queue(name(), auto_delete=True)
     with pytest.raises(ChannelPreconditionFailed):
@@ -82,7 +82,7 @@ async def test_error_of_the_broker_is_raised(connection, name):
     await other.queue_delete(queue.name)
 
 
-async def test_transaction(connection):
+async def test_transaction_is_committed_or_rolled_back(connection):
     channel = await connection.channel(publisher_confirms=False)
     queue = await channel.declare_queue(exclusive=True)
     async with channel.transaction():
@@ -98,31 +98,31 @@ async def test_transaction(connection):
 async def test_robust_connection_restores_its_consumer(broker, name):
     queue_name, exchange_name = name(), name()
     async with running_proxy(broker.host, broker.port) as proxy:
-        through = dataclasses.replace(broker, host="127.0.0.1", port=proxy.port)
-        connection = await aio_pika.connect_robust(through.url, reconnect_interval=0.05)
+        target = dataclasses.replace(broker, host="127.0.0.1", port=proxy.port)
+        connection = await aio_pika.connect_robust(target.url, reconnect_interval=0.05)
         async with connection:
             channel = await connection.channel()
             exchange = await channel.declare_exchange(exchange_name, "fanout", auto_delete=True)
-            # Exclusive: it dies with the lost connection and must be declared and bound anew.
+            # Exclusive: deleted with the lost connection, so it must be declared and bound again.
             queue = await channel.declare_queue(queue_name, exclusive=True)
             await queue.bind(exchange)
-            got: asyncio.Queue[bytes] = asyncio.Queue()
+            received: asyncio.Queue[bytes] = asyncio.Queue()
 
             async def on_message(message):
                 async with message.process():
-                    got.put_nowait(message.body)
+                    received.put_nowait(message.body)
 
             await queue.consume(on_message)
             await exchange.publish(Message(b"before"), "")
-            assert await asyncio.wait_for(got.get(), 30) == b"before"
+            assert await asyncio.wait_for(received.get(), 30) == b"before"
 
-            back = asyncio.Event()
-            connection.reconnect_callbacks.add(lambda *_: back.set())
+            reconnected = asyncio.Event()
+            connection.reconnect_callbacks.add(lambda *_: reconnected.set())
             proxy.cut()
-            await asyncio.wait_for(back.wait(), 30)
+            await asyncio.wait_for(reconnected.wait(), 30)
             await channel.ready()
             await exchange.publish(Message(b"after"), "")
-            assert await asyncio.wait_for(got.get(), 30) == b"after"
+            assert await asyncio.wait_for(received.get(), 30) == b"after"
             assert proxy.accepted >= 2
 
 
@@ -133,18 +133,18 @@ async def test_rpc_pattern(url):
         return x * y
 
     async with await aio_pika.connect_robust(url) as server:
-        serving = await RPC.create(await server.channel())
-        await serving.register("multiply", multiply, auto_delete=True)
+        server_rpc = await RPC.create(await server.channel())
+        await server_rpc.register("multiply", multiply, auto_delete=True)
         async with await aio_pika.connect_robust(url) as client:
-            calling = await RPC.create(await client.channel())
+            client_rpc = await RPC.create(await client.channel())
             products = await asyncio.gather(
-                *(calling.proxy.multiply(x=number, y=10) for number in range(1, 20))
+                *(client_rpc.proxy.multiply(x=number, y=10) for number in range(1, 20))
             )
             assert products == [number * 10 for number in range(1, 20)]
             with pytest.raises(ValueError, match="zero"):
-                await calling.proxy.multiply(x=0, y=1)
-            await calling.close()
-        await serving.close()
+                await client_rpc.proxy.multiply(x=0, y=1)
+            await client_rpc.close()
+        await server_rpc.close()
 
 
 async def test_master_worker_pattern(url, name):

@@ -1,4 +1,4 @@
-"""AMQPStorm, as its users write it."""
+"""AMQPStorm: publish, consume, get, transactions and errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def channel(broker):
 
 @pytest.fixture
 def queue(channel, name):
-    """A queue of this connection alone."""
-    made = name()
-    channel.queue.declare(made, exclusive=True)
-    return made
+    """The name of an exclusive queue."""
+    queue = name()
+    channel.queue.declare(queue, exclusive=True)
+    return queue
 
 
 def test_confirmed_publishes_are_consumed_in_order_and_acked(channel, queue):
@@ -31,14 +31,14 @@ def test_confirmed_publishes_are_consumed_in_order_and_acked(channel, queue):
         assert message.publish(queue)
     seen = []
 
-    def take(message):
+    def on_message(message):
         seen.append((message.body, message.properties["headers"]["n"]))
         message.ack()
         if len(seen) == 20:
             channel.stop_consuming()
 
     channel.basic.qos(5)
-    channel.basic.consume(take, queue)
+    channel.basic.consume(on_message, queue)
     channel.start_consuming()
     assert seen == [(f"{number}", number) for number in range(20)]
     assert channel.queue.declare(queue, passive=True)["message_count"] == 0
@@ -49,13 +49,13 @@ def test_get_reject_and_get_again(channel, queue):
     first = channel.basic.get(queue)
     assert first is not None and not first.redelivered
     first.reject(requeue=True)
-    again = channel.basic.get(queue)
-    assert again is not None and again.redelivered and again.body == "once"
-    again.ack()
+    second = channel.basic.get(queue)
+    assert second is not None and second.redelivered and second.body == "once"
+    second.ack()
     assert channel.basic.get(queue) is None
 
 
-def test_transaction_is_all_or_nothing(channel, queue):
+def test_transaction_is_committed_or_rolled_back(channel, queue):
     channel.tx.select()
     channel.basic.publish("a", queue)
     channel.tx.rollback()
@@ -65,7 +65,7 @@ def test_transaction_is_all_or_nothing(channel, queue):
     assert channel.basic.get(queue).body == "b"
 
 
-def test_errors_of_a_channel_are_told(channel):
-    with pytest.raises(AMQPChannelError) as told:
+def test_channel_error_is_raised(channel):
+    with pytest.raises(AMQPChannelError) as caught:
         channel.queue.declare("no-such-queue", passive=True)
-    assert told.value.error_code == 404
+    assert caught.value.error_code == 404

@@ -1,4 +1,4 @@
-"""Celery with a real worker process: what its users take for granted must simply work."""
+"""The common features of Celery, with a worker process and two result backends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery.backends.rpc import RPCBackend
 from tests.integration import celery_tasks
 from tests.support.brokers import ROOT
 
-WAIT = 60
+TIMEOUT_SECONDS = 60
 WORKER = (
     sys.executable,
     "-m",
@@ -31,7 +31,7 @@ WORKER = (
 
 @pytest.fixture(scope="module", params=["rpc", "database"])
 def tasks(request, broker, tmp_path_factory):
-    """The tasks with a worker process behind them; once per result backend."""
+    """The tasks, and a worker process that runs them; once per result backend."""
     database = tmp_path_factory.mktemp("celery") / "results.db"
     backend = "rpc://" if request.param == "rpc" else f"db+sqlite:///{database}"
     queue = f"celery-{request.param}-{os.getpid()}"
@@ -48,14 +48,14 @@ def tasks(request, broker, tmp_path_factory):
         yield tasks
     finally:
         worker.send_signal(signal.SIGTERM)
-        worker.wait(WAIT)
+        worker.wait(TIMEOUT_SECONDS)
         with tasks.app.connection_for_write() as connection:
             connection.default_channel.queue_delete(queue)
         close(tasks.app)
 
 
 def close(app):
-    """Celery leaves the caller's own connections to the end of the process."""
+    """Close the connections of the caller, which Celery keeps until the process ends."""
     if isinstance(app.backend, RPCBackend):
         app.backend.result_consumer.stop()
     app.close()
@@ -69,56 +69,61 @@ def wait_for_worker(app, worker):
 
 
 def test_task_and_result(tasks):
-    assert tasks.add.delay(2, 3).get(timeout=WAIT) == 5
+    assert tasks.add.delay(2, 3).get(timeout=TIMEOUT_SECONDS) == 5
 
 
 def test_failure_reaches_the_caller(tasks):
     with pytest.raises(ValueError, match="as intended"):
-        tasks.fail.delay("as intended").get(timeout=WAIT)
+        tasks.fail.delay("as intended").get(timeout=TIMEOUT_SECONDS)
 
 
 def test_retry(tasks):
-    assert tasks.third_time_lucky.delay().get(timeout=WAIT) == 2
+    assert tasks.third_time_lucky.delay().get(timeout=TIMEOUT_SECONDS) == 2
 
 
 def test_countdown(tasks):
     sent = time.time()
-    started = tasks.now.apply_async(countdown=0.6).get(timeout=WAIT)
+    started = tasks.now.apply_async(countdown=0.6).get(timeout=TIMEOUT_SECONDS)
     assert started - sent > 0.5
 
 
 def test_countdown_tasks_do_not_block_the_others(tasks):
     # More delayed tasks than the prefetch: the worker must raise it on its running consumer.
     delayed = [tasks.now.apply_async(countdown=3600) for _ in range(4)]
-    tasks.now.delay().get(timeout=WAIT)
+    tasks.now.delay().get(timeout=TIMEOUT_SECONDS)
     assert not any(result.ready() for result in delayed)
 
 
 def test_group(tasks):
     results = group(tasks.add.s(number, number) for number in range(10))()
-    assert results.get(timeout=WAIT) == [2 * number for number in range(10)]
+    assert results.get(timeout=TIMEOUT_SECONDS) == [2 * number for number in range(10)]
 
 
 def test_chain(tasks):
-    assert chain(tasks.add.s(1, 2), tasks.add.s(10), tasks.add.s(100))().get(timeout=WAIT) == 113
+    assert (
+        chain(tasks.add.s(1, 2), tasks.add.s(10), tasks.add.s(100))().get(timeout=TIMEOUT_SECONDS)
+        == 113
+    )
 
 
 def test_chord(tasks):
     if tasks.app.conf.result_backend.startswith("rpc"):
-        # Celery's own rule: a chord's body waits for results that rpc:// gives to one caller.
+        # Celery does not support chords with rpc://, which returns results to one caller only.
         with pytest.raises(NotImplementedError):
             chord(tasks.add.s(number, 1) for number in range(5))(tasks.total.s())
         return
     result = chord(tasks.add.s(number, 1) for number in range(5))(tasks.total.s())
-    assert result.get(timeout=WAIT) == 15
+    assert result.get(timeout=TIMEOUT_SECONDS) == 15
 
 
 def test_reject_requeues(tasks):
-    assert tasks.rejected_once.delay().get(timeout=WAIT) == "second delivery"
+    assert tasks.rejected_once.delay().get(timeout=TIMEOUT_SECONDS) == "second delivery"
 
 
 def test_remote_control(tasks):
-    (registered,) = tasks.app.control.inspect(timeout=WAIT, limit=1).registered().values()
+    (registered,) = (
+        tasks.app.control.inspect(timeout=TIMEOUT_SECONDS, limit=1).registered().values()
+    )
     assert "third_time_lucky" in registered
 
 

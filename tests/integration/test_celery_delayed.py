@@ -1,4 +1,4 @@
-"""Celery with native delayed delivery, a real worker and quorum queues: the whole tower works."""
+"""Celery with native delayed delivery, a worker process and quorum queues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery.backends.rpc import RPCBackend
 from tests.integration import celery_delayed
 from tests.support.brokers import ROOT
 
-WAIT = 60
+TIMEOUT_SECONDS = 60
 WORKER = (
     sys.executable, "-m", "celery", "-A", "tests.integration.celery_delayed", "worker",
     "--pool=threads", "--concurrency=2", "--loglevel=WARNING",
@@ -33,20 +33,20 @@ def app(broker):
     }
     worker = subprocess.Popen(WORKER, cwd=ROOT, env={**os.environ, **environment})
     try:
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not app.control.ping(timeout=0.5):
             assert worker.poll() is None, f"the worker ended with {worker.returncode}"
             assert time.monotonic() < deadline, "the worker does not answer"
         yield app
     finally:
         worker.send_signal(signal.SIGTERM)
-        worker.wait(WAIT)
+        worker.wait(TIMEOUT_SECONDS)
         if isinstance(app.backend, RPCBackend):
             app.backend.result_consumer.stop()
         app.close()
 
 
-def test_the_tower_stands(app):
+def test_exchanges_and_queues_of_all_levels_are_declared(app):
     with app.connection_for_read() as connection:
         channel = connection.default_channel
         for level in range(28):
@@ -55,19 +55,19 @@ def test_the_tower_stands(app):
 
 
 @pytest.mark.parametrize("countdown", [1, 3])
-def test_a_countdown_waits_in_the_broker(app, countdown):
+def test_task_runs_after_its_countdown(app, countdown):
     sent = time.time()
     result = app.arrived.apply_async(countdown=countdown)
-    assert result.get(timeout=WAIT) - sent > countdown - 1  # it counts in whole seconds
+    assert result.get(timeout=TIMEOUT_SECONDS) - sent > countdown - 1  # Celery counts whole seconds
 
 
-def test_a_late_task_does_not_hold_up_an_early_one(app):
+def test_later_task_does_not_delay_an_earlier_one(app):
     late = app.arrived.apply_async(countdown=6)
     soon = app.arrived.apply_async(countdown=1)
-    assert soon.get(timeout=WAIT) < late.get(timeout=WAIT)
+    assert soon.get(timeout=TIMEOUT_SECONDS) < late.get(timeout=TIMEOUT_SECONDS)
 
 
-def test_what_waits_is_in_no_worker(app):
+def test_delayed_task_waits_in_the_broker(app):
     app.arrived.apply_async(countdown=40)
     with app.connection_for_read() as connection:
         channel = connection.default_channel

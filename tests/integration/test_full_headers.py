@@ -1,4 +1,4 @@
-"""A message with as many header fields as may come in: the broker's own additions find room."""
+"""The broker can add its headers to a message that has the maximum number of header fields."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 import leveret
 
-FIELDS = 4096
+MAX_FIELDS = 4096
 
 
 @pytest.fixture
@@ -22,17 +22,17 @@ def channel():
 
 def publish_three(channel):
     for number in range(3):
-        headers = {f"h{i}": True for i in range(FIELDS if number == 1 else 1)}
+        headers = {f"h{i}": True for i in range(MAX_FIELDS if number == 1 else 1)}
         properties = pika.BasicProperties(headers=headers)
         channel.basic_publish("", "source", str(number).encode(), properties)
 
 
 def drain(channel, queue):
-    found = [channel.basic_get(queue, auto_ack=True) for _ in range(4)]
-    return [(body, properties.headers) for method, properties, body in found if method]
+    results = [channel.basic_get(queue, auto_ack=True) for _ in range(4)]
+    return [(body, properties.headers) for method, properties, body in results if method]
 
 
-def test_it_is_dead_lettered_with_the_others(channel):
+def test_message_with_full_headers_is_dead_lettered(channel):
     channel.queue_declare("dead")
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     channel.queue_declare("source", arguments=arguments)
@@ -45,13 +45,13 @@ def test_it_is_dead_lettered_with_the_others(channel):
     assert all(headers["x-death"][0]["queue"] == "source" for _, headers in dead)
 
 
-def test_it_comes_back_with_its_count(channel):
+def test_message_with_full_headers_is_requeued_with_its_delivery_count(channel):
     arguments = {"x-queue-type": "quorum", "x-delivery-limit": 5}
     channel.queue_declare("source", durable=True, arguments=arguments)
     publish_three(channel)
     tags = [channel.basic_get("source")[0].delivery_tag for _ in range(3)]
     channel.basic_nack(tags[-1], multiple=True, requeue=True)
-    again = drain(channel, "source")
-    assert [(body, headers["x-delivery-count"]) for body, headers in again] == [
+    redelivered = drain(channel, "source")
+    assert [(body, headers["x-delivery-count"]) for body, headers in redelivered] == [
         (b"0", 1), (b"1", 1), (b"2", 1)
     ]  # fmt: skip

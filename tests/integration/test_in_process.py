@@ -1,4 +1,4 @@
-"""A broker inside one's own process: with asyncio, and on a thread for synchronous code."""
+"""A broker in the process of its user: with asyncio, and on a thread for synchronous code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leveret import in_process_settings, launch
 from leveret.launch import LaunchError, RunningBroker
 
 
-def put(url: str, queue: str, body: bytes) -> None:
+def publish(url: str, queue: str, body: bytes) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(url))
     channel = connection.channel()
     channel.confirm_delivery()
@@ -27,14 +27,14 @@ def put(url: str, queue: str, body: bytes) -> None:
     connection.close()
 
 
-def take(url: str, queue: str) -> bytes | None:
+def get(url: str, queue: str) -> bytes | None:
     connection = pika.BlockingConnection(pika.URLParameters(url))
     _, _, body = connection.channel().basic_get(queue, auto_ack=True)
     connection.close()
     return body if body is None else bytes(body)
 
 
-async def test_asyncio() -> None:
+async def test_asyncio_broker() -> None:
     async with leveret.Broker() as broker:
         connection = await aio_pika.connect(broker.url)
         async with connection:
@@ -48,117 +48,119 @@ async def test_asyncio() -> None:
         await asyncio.open_connection(*broker.amqp_address)
 
 
-def test_threaded() -> None:
+def test_threaded_broker() -> None:
     with leveret.ThreadedBroker() as broker:
-        put(broker.url, "q", b"here")
-        assert take(broker.url, "q") == b"here"
+        publish(broker.url, "q", b"here")
+        assert get(broker.url, "q") == b"here"
     with pytest.raises(AMQPConnectionError):
-        take(broker.url, "q")
+        get(broker.url, "q")
 
 
-def test_two_at_once_know_nothing_of_each_other() -> None:
-    with leveret.ThreadedBroker() as one, leveret.ThreadedBroker() as other:
-        assert one.url != other.url
-        for broker, body in ((one, b"one"), (other, b"other")):
-            put(broker.url, "q", body)
-        assert (take(one.url, "q"), take(other.url, "q")) == (b"one", b"other")
+def test_two_brokers_in_a_process_are_independent() -> None:
+    with leveret.ThreadedBroker() as first, leveret.ThreadedBroker() as second:
+        assert first.url != second.url
+        for broker, body in ((first, b"first"), (second, b"second")):
+            publish(broker.url, "q", body)
+        assert (get(first.url, "q"), get(second.url, "q")) == (b"first", b"second")
 
 
-@pytest.mark.parametrize("form", [str, Path])
-def test_a_directory_outlives_the_broker(tmp_path: Path, form: type) -> None:
-    settings = in_process_settings(data_dir=form(tmp_path / "data"))
+@pytest.mark.parametrize("path_type", [str, Path])
+def test_data_directory_is_used_again(tmp_path: Path, path_type: type) -> None:
+    settings = in_process_settings(data_dir=path_type(tmp_path / "data"))
     with leveret.ThreadedBroker(settings) as broker:
-        put(broker.url, "q", b"kept")
+        publish(broker.url, "q", b"kept")
     with leveret.ThreadedBroker(settings) as broker:
-        assert take(broker.url, "q") == b"kept"
+        assert get(broker.url, "q") == b"kept"
 
 
-def test_clients_are_told_that_it_ends() -> None:
+def test_stop_closes_connections_with_320() -> None:
     with leveret.ThreadedBroker() as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    with pytest.raises(ConnectionClosedByBroker) as told:
+    with pytest.raises(ConnectionClosedByBroker) as caught:
         connection.process_data_events(30)
-    assert told.value.reply_code == 320
+    assert caught.value.reply_code == 320
 
 
-def test_a_start_that_fails_raises_where_it_was_asked_for() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        settings = in_process_settings(amqp_port=taken.getsockname()[1])
-        with pytest.raises(LaunchError, match="is taken"), leveret.ThreadedBroker(settings):
+def test_failed_start_raises_in_the_caller() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = in_process_settings(amqp_port=listener.getsockname()[1])
+        with pytest.raises(LaunchError, match="port is in use"), leveret.ThreadedBroker(settings):
             pass
 
 
-class EndsItsOwnWay(leveret.ThreadedBroker):
-    """A broker that does something before it stops."""
+class BrokerWithStopHook(leveret.ThreadedBroker):
+    """A broker that awaits a hook before it stops."""
 
-    def __init__(self, first: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, before_stop: Callable[[], Awaitable[object]]) -> None:
         super().__init__()
-        self._first = first
+        self._before_stop = before_stop
 
     def _make(self) -> RunningBroker:
         running = super()._make()
         stop = running.stop
 
-        async def stop_at_last() -> None:
+        async def stop_with_hook() -> None:
             try:
-                await self._first()
+                await self._before_stop()
             finally:
                 await stop()
 
-        running.stop = stop_at_last  # type: ignore[method-assign]
+        running.stop = stop_with_hook  # type: ignore[method-assign]
         return running
 
 
-def test_one_that_does_not_stop_is_not_taken_for_stopped(monkeypatch) -> None:
+def test_broker_that_does_not_stop_in_time_raises(monkeypatch) -> None:
     monkeypatch.setattr(launch, "STOP_SECONDS", 0.01)
     may_stop = threading.Event()
-    broker = EndsItsOwnWay(lambda: asyncio.to_thread(may_stop.wait, 60))
-    with pytest.raises(RuntimeError, match="has not stopped"), broker:
+    broker = BrokerWithStopHook(lambda: asyncio.to_thread(may_stop.wait, 60))
+    with pytest.raises(RuntimeError, match="did not stop within"), broker:
         pass
     may_stop.set()
     assert broker._thread is not None
     broker._thread.join()
 
 
-def test_an_error_on_the_way_out_is_told() -> None:
+def test_error_during_the_stop_is_raised() -> None:
     async def fail() -> None:
-        raise OSError("no way out")
+        raise OSError("cannot stop")
 
-    with pytest.raises(OSError, match="no way out"), EndsItsOwnWay(fail):
+    with pytest.raises(OSError, match="cannot stop"), BrokerWithStopHook(fail):
         pass
-    with pytest.raises(ValueError, match="first"), EndsItsOwnWay(fail):
+    with pytest.raises(ValueError, match="first"), BrokerWithStopHook(fail):
         raise ValueError("first")
 
 
-def test_one_that_was_stopped_from_inside_has_ended() -> None:
+def test_broker_stopped_from_inside_exits_cleanly() -> None:
     with leveret.ThreadedBroker() as broker:
         assert broker.running is not None and broker._thread is not None
         broker.call(broker.running.stop_requested.set)
         broker._thread.join()
 
 
-@pytest.mark.parametrize("is_asked", [True, False])
-async def test_somebody_listens_for_http_until_the_data_is_whole(tmp_path, is_asked) -> None:
-    """`leveret stop` asks until nobody listens, and copies of the data are made after it."""
+@pytest.mark.parametrize("is_http_ready", [True, False])
+async def test_http_port_accepts_connections_until_the_store_is_closed(
+    tmp_path, is_http_ready
+) -> None:
+    """`leveret stop` waits until the port is closed, and users then copy the data directory."""
     settings = leveret.in_process_settings(http_enabled=True, memory=False, data_dir=tmp_path)
     running = leveret.Broker(settings)
     await running.start()
-    if is_asked:
+    if is_http_ready:
         await running.http_ready()
-    address, stop, heard = running.http_address, running.broker.stop, []
+    address, stop, accepted = running.http_address, running.broker.stop, []
     assert address is not None
 
-    async def stop_when_somebody_has_asked() -> None:
-        heard.append(_is_heard(address))
+    async def connect_and_stop() -> None:
+        accepted.append(_accepts_connections(address))
         await stop()
 
-    running.broker.stop = stop_when_somebody_has_asked  # type: ignore[method-assign]
+    running.broker.stop = connect_and_stop  # type: ignore[method-assign]
     await running.stop()
-    assert heard == [True]
-    assert not _is_heard(address)
+    assert accepted == [True]
+    assert not _accepts_connections(address)
 
 
-def _is_heard(address: tuple[str, int]) -> bool:
+def _accepts_connections(address: tuple[str, int]) -> bool:
     try:
         socket.create_connection(address, timeout=30).close()
     except ConnectionRefusedError:

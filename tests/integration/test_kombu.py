@@ -1,4 +1,4 @@
-"""kombu on py-amqp: the client under Celery, with the habits Celery relies on."""
+"""kombu with py-amqp, the client of Celery, used as Celery uses it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def drain(connection, timeout=30.0):
 def test_producer_and_consumer(connection, name):
     exchange = Exchange(name(), "direct", durable=False, auto_delete=True)
     queue = Queue(name(), exchange, routing_key="k", exclusive=True)
-    got = []
+    received = []
     with (
         Producer(connection.channel()) as producer,
-        Consumer(connection, [queue], callbacks=[lambda body, message: take(body, message)]),
+        Consumer(connection, [queue], callbacks=[lambda body, message: on_message(body, message)]),
     ):
 
-        def take(body, message):
-            got.append((body, message.headers.get("n")))
+        def on_message(body, message):
+            received.append((body, message.headers.get("n")))
             message.ack()
 
         for number in range(5):
@@ -43,12 +43,12 @@ def test_producer_and_consumer(connection, name):
                 headers={"n": number},
                 declare=[queue],
             )
-        while len(got) < 5:
+        while len(received) < 5:
             drain(connection)
-    assert got == [({"number": number}, number) for number in range(5)]
+    assert received == [({"number": number}, number) for number in range(5)]
 
 
-def test_compression_and_pickled_types(connection, name):
+def test_compressed_message_is_decompressed(connection, name):
     queue = Queue(name(), exclusive=True)
     with connection.channel() as channel:
         bound = queue(channel)
@@ -91,37 +91,37 @@ def test_fanout_and_topic(connection, name):
 
 
 def test_prefetch_is_raised_on_a_running_consumer(connection, name):
-    """Celery does this for tasks with a countdown: the consumer holds them unacked meanwhile."""
+    """Celery does this for tasks with a countdown, which its consumer holds unacked."""
     queue = Queue(name(), exclusive=True)
-    held = []
+    unacked = []
     with connection.channel() as channel:
-        # The question kombu's py-amqp transport asks decides the meaning of its qos.
+        # As kombu's py-amqp transport decides whether qos is per channel or per consumer.
         shared = not connection.qos_semantics_matches_spec
         consumer = Consumer(
-            channel, [queue], callbacks=[lambda _body, message: held.append(message)]
+            channel, [queue], callbacks=[lambda _body, message: unacked.append(message)]
         )
         channel.basic_qos(0, 1, shared)
         consumer.consume()
         for number in range(4):
             Producer(channel).publish(number, routing_key=queue.name)
-        while not held:  # py-amqp also reads while it publishes
+        while not unacked:  # py-amqp also reads while it publishes
             drain(connection)
         with pytest.raises(socket.timeout):
             drain(connection, 0.2)
-        assert len(held) == 1
+        assert len(unacked) == 1
         channel.basic_qos(0, 3, shared)
-        while len(held) < 3:
+        while len(unacked) < 3:
             drain(connection)
         with pytest.raises(socket.timeout):
             drain(connection, 0.2)
-        assert len(held) == 3
-        for message in held:
+        assert len(unacked) == 3
+        for message in unacked:
             message.ack()
-        while len(held) < 4:
+        while len(unacked) < 4:
             drain(connection)
 
 
-def test_confirmed_publish(url, name):
+def test_publishes_with_confirms_are_stored(url, name):
     queue = Queue(name(), exclusive=True)
     with Connection(url, transport_options={"confirm_publish": True}) as connection:
         channel = connection.channel()
@@ -131,7 +131,7 @@ def test_confirmed_publish(url, name):
         assert queue(channel).queue_declare(passive=True).message_count == 20
 
 
-def test_error_and_recovery(connection, name):
+def test_new_channel_works_after_a_channel_error(connection, name):
     queue = Queue(name(), exclusive=True)
     with pytest.raises(connection.channel_errors):
         connection.channel().queue_declare(queue="no-such-queue", passive=True)
@@ -141,7 +141,7 @@ def test_error_and_recovery(connection, name):
     assert queue(channel).get(no_ack=True).payload == "alive"
 
 
-def test_wrong_password(url):
+def test_wrong_password_is_refused(url):
     with (
         Connection(url.replace("guest:guest", "guest:wrong")) as connection,
         pytest.raises(AccessRefused),
@@ -149,7 +149,7 @@ def test_wrong_password(url):
         connection.ensure_connection(max_retries=1, interval_start=0)
 
 
-def test_heartbeats(url):
+def test_heartbeats_keep_the_connection_open(url):
     with Connection(url, heartbeat=2) as connection:
         connection.connect()
         assert connection.get_heartbeat_interval() == 2

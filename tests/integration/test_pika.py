@@ -1,4 +1,4 @@
-"""pika, blocking and on asyncio, as its users write it."""
+"""pika: the blocking and the asyncio adapter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def channel(connection):
 
 @pytest.fixture
 def queue(channel):
-    """A queue of this connection alone."""
+    """The name of an exclusive queue."""
     return channel.queue_declare("", exclusive=True).method.queue
 
 
@@ -82,17 +82,17 @@ def test_large_body_both_ways(channel, queue):
     assert channel.basic_get(queue, auto_ack=True)[2] == body
 
 
-def test_confirms_returns_and_nothing_lost(channel, queue):
+def test_publishes_are_confirmed_and_unroutable_ones_returned(channel, queue):
     channel.confirm_delivery()
     for number in range(50):
         channel.basic_publish("", queue, str(number).encode(), PERSISTENT, mandatory=True)
     with pytest.raises(pika.exceptions.UnroutableError) as caught:
-        channel.basic_publish("amq.topic", "nobody", b"lost", mandatory=True)
+        channel.basic_publish("amq.topic", "unbound", b"lost", mandatory=True)
     assert caught.value.messages[0].body == b"lost"
     assert channel.queue_declare(queue, passive=True).method.message_count == 50
 
 
-def test_transaction(channel, queue):
+def test_transaction_is_committed_or_rolled_back(channel, queue):
     channel.tx_select()
     channel.basic_publish("", queue, b"kept")
     channel.tx_commit()
@@ -109,7 +109,7 @@ def test_error_closes_only_its_channel(connection, channel, queue):
     assert channel.queue_declare(queue, passive=True).method.queue == queue
 
 
-def test_redeclare_mismatch(channel, name):
+def test_redeclaring_a_queue_with_other_properties_is_refused(channel, name):
     queue = name()
     channel.queue_declare(queue, exclusive=True)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
@@ -117,21 +117,21 @@ def test_redeclare_mismatch(channel, name):
     assert caught.value.reply_code == 406
 
 
-def test_wrong_password(url):
+def test_wrong_password_is_refused(url):
     parameters = pika.URLParameters(url)
     parameters.credentials = pika.PlainCredentials("guest", "wrong")
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):
         pika.BlockingConnection(parameters)
 
 
-def test_missing_vhost(url):
+def test_missing_vhost_is_refused(url):
     parameters = pika.URLParameters(url)
     parameters.virtual_host = "no-such-vhost"
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="530"):
         pika.BlockingConnection(parameters)
 
 
-def test_consumer_is_cancelled_when_its_queue_goes(connection, channel, name):
+def test_consumer_is_cancelled_when_its_queue_is_deleted(connection, channel, name):
     queue = name()
     channel.queue_declare(queue)
     cancelled: list[Any] = []
@@ -144,11 +144,11 @@ def test_consumer_is_cancelled_when_its_queue_goes(connection, channel, name):
     assert cancelled[0].method.consumer_tag == "watching"
 
 
-def test_idle_connection_lives_by_heartbeats(url):
+def test_heartbeats_keep_an_idle_connection_open(url):
     parameters = pika.URLParameters(url)
     parameters.heartbeat = 2
     with pika.BlockingConnection(parameters) as connection:
-        connection.sleep(4.5)  # longer than a silent one lives
+        connection.sleep(4.5)  # longer than a silent connection stays open
         assert connection.channel().is_open
 
 
@@ -163,19 +163,19 @@ def test_direct_reply_to(url, channel, queue):
     public = channel.queue_declare("", auto_delete=True).method.queue
     server = threading.Thread(target=serve)
     server.start()
-    answers = []
+    replies = []
 
-    def on_answer(channel, _method, _properties, body):
-        answers.append(body)
+    def on_reply(channel, _method, _properties, body):
+        replies.append(body)
         channel.stop_consuming()
 
-    channel.basic_consume("amq.rabbitmq.reply-to", on_answer, auto_ack=True)
+    channel.basic_consume("amq.rabbitmq.reply-to", on_reply, auto_ack=True)
     channel.basic_publish(
         "", public, b"please", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")
     )
     channel.start_consuming()
     server.join()
-    assert answers == [b"PLEASE"]
+    assert replies == [b"PLEASE"]
 
 
 def test_many_channels_on_one_connection(connection, queue):
@@ -183,12 +183,12 @@ def test_many_channels_on_one_connection(connection, queue):
     for number, channel in enumerate(channels):
         channel.basic_publish("", queue, str(number).encode())
         channel.queue_declare(queue, passive=True)
-    got = {channels[0].basic_get(queue, auto_ack=True)[2] for _ in range(50)}
-    assert got == {str(number).encode() for number in range(50)}
+    bodies = {channels[0].basic_get(queue, auto_ack=True)[2] for _ in range(50)}
+    assert bodies == {str(number).encode() for number in range(50)}
 
 
 class AsyncioSession:
-    """pika's callbacks on asyncio, turned into awaitables."""
+    """The callbacks of pika's asyncio adapter as awaitables."""
 
     def __init__(self, url):
         self.closed = asyncio.get_running_loop().create_future()
@@ -230,12 +230,12 @@ async def test_asyncio_adapter(url):
         for number in range(20):
             channel.basic_publish("", queue, str(number).encode())
         await asyncio.wait_for(confirmed.wait(), 30)
-        got: asyncio.Queue[int] = asyncio.Queue()
+        received: asyncio.Queue[int] = asyncio.Queue()
 
         def on_message(channel, method, _properties, body):
             channel.basic_ack(method.delivery_tag)
-            got.put_nowait(int(body))
+            received.put_nowait(int(body))
 
         tag, _ = await session.call(channel.basic_consume, queue, on_message)
-        assert [await asyncio.wait_for(got.get(), 30) for _ in range(20)] == list(range(20))
+        assert [await asyncio.wait_for(received.get(), 30) for _ in range(20)] == list(range(20))
         await session.call(channel.basic_cancel, tag)

@@ -1,4 +1,4 @@
-"""Messages and acks that arrive together are handled in runs: nobody can tell from outside."""
+"""Publishes and acks that arrive in one read are handled as runs, with the same effect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pamqp.commands import Basic, Queue
+from pamqp.commands import Basic, Channel, Queue, Tx
 from pamqp.header import ContentHeader
 
 from leveret.launch import ThreadedBroker, in_process_settings
@@ -19,10 +19,13 @@ from tests.support.rawclient import RawChannel, RawClient
 COUNT = 120
 EVENTS = f"SELECT kind, queue_id, ids FROM events WHERE kind<>{EventKind.SNAPSHOT:d} ORDER BY id"
 QUEUES: dict[str, dict[str, Any]] = {
-    "plain": {"durable": True},
-    "brief": {"durable": True, "arguments": {"x-message-ttl": 3_600_000}},
-    "short": {"durable": True, "arguments": {"x-max-length": 7, "x-overflow": "reject-publish"}},
-    "fleeting": {},
+    "durable": {"durable": True},
+    "ttl": {"durable": True, "arguments": {"x-message-ttl": 3_600_000}},
+    "max-length": {
+        "durable": True,
+        "arguments": {"x-max-length": 7, "x-overflow": "reject-publish"},
+    },
+    "transient": {},
 }
 KINDS: list[dict[str, Any]] = [
     {},
@@ -33,22 +36,25 @@ KINDS: list[dict[str, Any]] = [
 
 
 def traffic(seed: int) -> list[bytes]:
-    """Publishes, mostly several of the same kind in a row."""
-    chance = random.Random(seed)
-    made: list[bytes] = []
-    while len(made) < COUNT:
-        exchange = chance.choice(["all", "", "", ""])
-        key = chance.choice([*QUEUES, "nowhere"])
-        for _ in range(chance.randrange(1, 9)):
-            properties: dict[str, Any] = chance.choice(KINDS)
-            body = str(len(made)).encode() * chance.choice([1, 1, 30])
+    """Encoded publishes, mostly several of the same kind in a row."""
+    rng = random.Random(seed)
+    publishes: list[bytes] = []
+    while len(publishes) < COUNT:
+        exchange = rng.choice(["all", "", "", ""])
+        key = rng.choice([*QUEUES, "nowhere"])
+        for _ in range(rng.randrange(1, 9)):
+            properties: dict[str, Any] = rng.choice(KINDS)
+            body = str(len(publishes)).encode() * rng.choice([1, 1, 30])
             head = ContentHeader(0, len(body), Basic.Properties(**properties))
-            made.append(wire.publish(1, exchange, key) + wire.encode(1, head) + wire.body(1, body))
-    return made
+            method = wire.publish(1, exchange, key)
+            publishes.append(method + wire.encode(1, head) + wire.body(1, body))
+    return publishes
 
 
-def play(directory: Path, pieces: list[bytes], together: bool) -> object:
-    """Everything a client sees, and everything the history says."""
+def run_broker(
+    directory: Path, pieces: list[bytes], together: bool, transactional: bool = False
+) -> object:
+    """Return everything that a client receives, and the recorded history."""
     settings = in_process_settings(data_dir=directory)
     with ThreadedBroker(settings) as broker:
         client = RawClient(*broker.amqp_address)
@@ -59,70 +65,94 @@ def play(directory: Path, pieces: list[bytes], together: bool) -> object:
             for queue, options in QUEUES.items():
                 channel.declare(queue, **options)
                 channel.bind(queue, "all")
-            channel.confirm_select()
-            seen: list[object] = [_publish(client, channel, pieces, together)]
-            seen += [
+            publish = _publish_in_a_transaction if transactional else _publish
+            received: list[object] = [publish(client, channel, pieces, together)]
+            received += [
                 _consume(client.channel(number), queue, together)
                 for number, queue in enumerate(QUEUES, 2)
             ]
-    return seen, _history(directory)
+    return received, _history(directory)
 
 
 def _publish(client: RawClient, channel: RawChannel, pieces: list[bytes], together: bool) -> object:
-    verdicts: dict[int, str] = {}
+    channel.confirm_select()
+    confirms: dict[int, str] = {}
     for data in [b"".join(pieces)] if together else pieces:
         client.send_bytes(data)
-        expected = len(pieces) if together else len(verdicts) + 1
-        while len(verdicts) < expected:
-            answer = client.next_on(channel.number).decode()
-            assert isinstance(answer, Basic.Ack | Basic.Nack)
-            first = 1 if answer.multiple else answer.delivery_tag
-            for number in range(first, answer.delivery_tag + 1):
-                verdicts.setdefault(number, answer.name)
-    return sorted(verdicts.items())
+        expected = len(pieces) if together else len(confirms) + 1
+        while len(confirms) < expected:
+            confirm = client.next_on(channel.number).decode()
+            assert isinstance(confirm, Basic.Ack | Basic.Nack)
+            first = 1 if confirm.multiple else confirm.delivery_tag
+            for number in range(first, confirm.delivery_tag + 1):
+                confirms.setdefault(number, confirm.name)
+    return sorted(confirms.items())
+
+
+def _publish_in_a_transaction(
+    client: RawClient, channel: RawChannel, pieces: list[bytes], together: bool
+) -> object:
+    channel.call(Tx.Select())
+    for data in [b"".join(pieces)] if together else pieces:
+        client.send_bytes(data)
+        channel.call(Channel.Flow(active=True))  # so the next piece is a read of its own
+    other = client.channel(9)
+    before = [other.ready(queue) for queue in QUEUES]
+    channel.call(Tx.Commit())
+    return before, [other.ready(queue) for queue in QUEUES]
 
 
 def _consume(channel: RawChannel, queue: str, together: bool) -> object:
     count = channel.ready(queue)
     channel.consume(queue)
     deliveries = channel.deliveries(count)
-    acks = [wire.encode(channel.number, Basic.Ack(one.tag)) for one in deliveries]
+    acks = [wire.encode(channel.number, Basic.Ack(delivery.tag)) for delivery in deliveries]
     for data in [b"".join(acks)] if together else acks:
         channel.client.send_bytes(data)
     channel.wait_ready(queue, 0)
-    return queue, [one.body for one in deliveries]
+    return queue, [delivery.body for delivery in deliveries]
 
 
 def _history(directory: Path) -> object:
-    """Per kind and queue the ids it names, whatever batches they came in."""
-    found: dict[tuple[int, int], list[int]] = {}
+    """Message ids by event kind and queue, whatever batches they were in."""
+    events: dict[tuple[int, int], list[int]] = {}
     with sqlite3.connect(directory / "leveret.db") as database:
         for kind, queue, ids in database.execute(EVENTS):
-            numbers = found.setdefault((kind, queue), [])
+            numbers = events.setdefault((kind, queue), [])
             numbers += [int.from_bytes(ids[i : i + 8], "little") for i in range(0, len(ids), 8)]
     database.close()
-    return found
+    return events
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_together_or_one_by_one_is_the_same(tmp_path: Path, seed: int) -> None:
+def test_runs_have_the_same_effect_as_single_publishes(tmp_path: Path, seed: int) -> None:
     pieces = traffic(seed)
-    whole = play(tmp_path / "together", pieces, together=True)
-    assert whole == play(tmp_path / "apart", pieces, together=False)
+    in_runs = run_broker(tmp_path / "together", pieces, together=True)
+    assert in_runs == run_broker(tmp_path / "apart", pieces, together=False)
 
 
-def test_what_waits_behind_an_error_is_not_published(tmp_path: Path) -> None:
-    """The declaration holds the channel until it is on disk; all the rest waits behind it."""
+@pytest.mark.parametrize("seed", range(2))
+def test_runs_of_a_transaction_have_the_same_effect_as_single_publishes(
+    tmp_path: Path, seed: int
+) -> None:
+    pieces = traffic(seed)
+    in_runs = run_broker(tmp_path / "together", pieces, together=True, transactional=True)
+    apart = run_broker(tmp_path / "apart", pieces, together=False, transactional=True)
+    assert in_runs == apart
+
+
+def test_publishes_after_a_channel_error_are_discarded(tmp_path: Path) -> None:
+    """The channel waits until the declaration is on disk, and the publishes wait behind it."""
     with (
         ThreadedBroker(in_process_settings(data_dir=tmp_path)) as broker,
         RawClient(*broker.amqp_address) as client,
     ):
         client.handshake("/")
         channel = client.channel()
-        late = wire.publish(1, "", "q") + wire.encode(1, ContentHeader(0, 0))
-        lost = wire.publish(1, "missing", "") + wire.encode(1, ContentHeader(0, 0))
+        valid = wire.publish(1, "", "q") + wire.encode(1, ContentHeader(0, 0))
+        invalid = wire.publish(1, "missing", "") + wire.encode(1, ContentHeader(0, 0))
         declare = wire.encode(1, Queue.Declare(queue="q", durable=True))
-        client.send_bytes(declare + lost + late + late)
+        client.send_bytes(declare + invalid + valid + valid)
         channel.expect(Queue.DeclareOk)
         channel.expect_close(404)
         assert client.channel(2).ready("q") == 0

@@ -1,4 +1,4 @@
-"""The seven lessons in examples/tutorials run as their README says, each side a process."""
+"""The seven lessons in examples/tutorials work as described; each side runs as a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.brokers import ROOT
 
 LESSONS = ROOT / "examples" / "tutorials"
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture
@@ -21,25 +21,25 @@ def environment(broker):
 
 @pytest.fixture
 def run(environment):
-    """Runs one side of a lesson to its end and gives its lines."""
+    """Run one side of a lesson until it ends, and return its lines of output."""
 
     def run(lesson, *arguments):
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, LESSONS / f"{lesson}.py", *arguments],
             env=environment,
             check=True,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=TIMEOUT_SECONDS,
         )
-        return done.stdout.splitlines()
+        return result.stdout.splitlines()
 
     return run
 
 
 @pytest.fixture
 def start(environment):
-    """Starts the waiting side of a lesson; it has declared what it needs when this returns."""
+    """Start the receiving side of a lesson, and wait until its declarations are done."""
     processes = []
 
     def start(lesson, *arguments):
@@ -51,7 +51,7 @@ def start(environment):
         )
         processes.append(process)
         assert process.stdout is not None
-        assert process.stdout.readline(), "ended before it waited"
+        assert process.stdout.readline(), "ended without output"
         return process
 
     yield start
@@ -62,8 +62,8 @@ def start(environment):
 
 
 def lines(process):
-    """What the waiting side printed until it ended by itself."""
-    output, _ = process.communicate(timeout=SECONDS)
+    """The output of the receiving side, which ends by itself."""
+    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0
     return output.splitlines()
 
@@ -85,7 +85,7 @@ def test_work_queue(run, start):
 def test_publish_subscribe(run, start):
     listeners = [start("t3_publish_subscribe", "listen", "--count", "1") for _ in range(2)]
     run("t3_publish_subscribe", "publish", "carrots")
-    assert [lines(listener) for listener in listeners] == [["heard: carrots"]] * 2
+    assert [lines(listener) for listener in listeners] == [["received: carrots"]] * 2
 
 
 def test_routing(run, start):
@@ -118,4 +118,4 @@ def test_publisher_confirms(run):
     assert single == ["confirmed 20 one by one, the queue holds 20"]
     pipelined = run("t7_publisher_confirms", "pipelined", "--count", "500")
     assert pipelined[0] == "confirmed 500 in a pipeline, 0 refused"
-    assert run("t7_publisher_confirms", "unroutable") == ["came back: anyone? (NO_ROUTE)"]
+    assert run("t7_publisher_confirms", "unroutable") == ["returned: anyone? (NO_ROUTE)"]

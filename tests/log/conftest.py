@@ -1,6 +1,6 @@
-"""A broker with a data directory, and pika clients that work together in one thread.
+"""A broker with a data directory, and pika clients that all run in the test's thread.
 
-`broker` is a program of its own thread that can be stopped and started again on the same data.
+`home` runs the broker in a thread of its own; it can be stopped and restarted on the same data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STREAM = {"x-queue-type": "stream"}
 
 
 class Home:
-    """A data directory and the broker that works on it."""
+    """A data directory and the broker that uses it."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -55,7 +55,7 @@ class Home:
 
     @property
     def hub(self) -> Any:
-        """The broker itself: read from it, and let its own thread do what changes it."""
+        """The broker object: read from it here, and change it only on its own thread."""
         assert self._running is not None and self._running.running is not None
         return self._running.running.broker
 
@@ -65,7 +65,7 @@ class Home:
 
 
 class Reader:
-    """A consumer with a connection of its own; `records` is what it has seen."""
+    """A consumer with its own connection; `records` holds what it received."""
 
     _numbers = itertools.count(1)
 
@@ -84,19 +84,19 @@ class Reader:
         self.channel.basic_qos(prefetch_count=prefetch)
         self.records: list[tuple[Any, Any, bytes]] = []
         self.acks = acks
-        self._tell = on_record
+        self._on_record_hook = on_record
         self.is_dead = False
-        given = {key.replace("_", "-"): value for key, value in arguments.items()}
+        with_dashes = {key.replace("_", "-"): value for key, value in arguments.items()}
         self.tag = self.channel.basic_consume(
             queue,
             self._on_record,
-            arguments=given,
+            arguments=with_dashes,
             consumer_tag=f"reader-{next(self._numbers)}",
         )
 
     def _on_record(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self.records.append((method, properties, body))
-        self._tell(method, body)
+        self._on_record_hook(method, body)
         if self.acks:
             channel.basic_ack(method.delivery_tag)
 
@@ -118,17 +118,17 @@ class Reader:
         self.connection.process_data_events(time_limit=seconds)
 
     def read(self, count: int) -> Reader:
-        """Until so many records have come."""
+        """Wait until it has received `count` records."""
         wait_for(lambda: len(self.records) >= count, self)
         return self
 
     def quiet(self, seconds: float = 0.2) -> Reader:
-        """Whatever comes in so much time."""
+        """Receive whatever arrives within `seconds`."""
         self.pump(seconds)
         return self
 
     def die(self) -> None:
-        """As a process that is killed: the socket ends without a word."""
+        """Close the socket without a connection.close, like a killed process."""
         self.is_dead = True
         self.connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)
 
@@ -137,7 +137,7 @@ class Reader:
 
 
 def close(connection: pika.BlockingConnection) -> None:
-    """Also when the broker has gone meanwhile, or the socket."""
+    """Close a connection, even if the broker or the socket is gone."""
     with contextlib.suppress(pika.exceptions.AMQPError, OSError, AssertionError):
         connection.close()
 

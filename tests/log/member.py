@@ -1,7 +1,7 @@
-"""A group member as a program: notes every record in a file, then acks it. Killed by its test.
+"""A group member as a program: writes every record to a file, then acks it. Its test kills it.
 
-Arguments: port, file, name. Whatever is in the file was processed; what was not acked before the
-kill may be processed again by somebody else, which is what the test looks at.
+Arguments: port, file, name. Records in the file were processed; those that were not acked before
+the kill may be processed again by another member, which is what the test checks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def main() -> None:
             notes.write(f"{headers['x-partition']} {headers['x-stream-offset']} {body.decode()}\n")
             channel.basic_ack(method.delivery_tag)
 
-        channel = pika.BlockingConnection(parameters).channel()
-        channel.basic_qos(prefetch_count=20)
         arguments = {"x-group": "G", "x-stream-offset": "first"}
-        channel.basic_consume("orders", note, consumer_tag=name, arguments=arguments)
         try:
+            channel = pika.BlockingConnection(parameters).channel()
+            channel.basic_qos(prefetch_count=20)
+            channel.basic_consume("orders", note, consumer_tag=name, arguments=arguments)
             channel.start_consuming()
         except (pika.exceptions.AMQPError, OSError):
             sys.exit(0)

@@ -42,7 +42,7 @@ async def test_replay_twice(connection):
         assert seen == [(number, number) for number in range(200)]
 
 
-async def test_a_group_shares_a_partitioned_log(connection, running):
+async def test_group_shares_the_partitions_of_a_log(connection, running):
     channel = await connection.channel()
     await channel.declare_queue("orders", durable=True, arguments={**STREAM, "x-partitions": 3})
     exchange = await channel.get_exchange("orders")
@@ -74,8 +74,8 @@ async def test_a_group_shares_a_partitioned_log(connection, running):
         assert [offset for _, offset in mine] == list(range(30))
 
 
-async def test_every_client_places_a_key_alike(connection, running):
-    """Also another kind of client, and after a restart's worth of new connections."""
+async def test_all_clients_choose_the_same_partition_for_a_key(connection, running):
+    """Different clients and new connections choose the same partition."""
     channel = await connection.channel()
     await channel.set_qos(prefetch_count=100)
     arguments = {**STREAM, "x-partitions": 3}
@@ -85,13 +85,13 @@ async def test_every_client_places_a_key_alike(connection, running):
     for key in keys:
         await exchange.publish(aio_pika.Message(b"aio-pika"), key)
     await asyncio.to_thread(publish_with_pika, running.url, keys)
-    found: dict[str, set[int]] = {key: set() for key in keys}
+    partitions: dict[str, set[int]] = {key: set() for key in keys}
     async with queue.iterator(arguments={"x-stream-offset": "first"}) as messages:
         for _ in range(2 * len(keys)):
             message = await asyncio.wait_for(anext(messages), 60)
             await message.ack()
-            found[message.routing_key].add(message.headers["x-partition"])
-    assert found == {key: {partition_of(key.encode(), 3)} for key in keys}
+            partitions[message.routing_key].add(message.headers["x-partition"])
+    assert partitions == {key: {partition_of(key.encode(), 3)} for key in keys}
 
 
 def publish_with_pika(url, keys):

@@ -1,4 +1,4 @@
-"""One log, any number of readers: where they start, what they get, and what acks mean."""
+"""Consumers of one log: start offsets, deliveries, acks and requeues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_start_at_a_time(log, channel, readers):
     assert readers(log, x_stream_offset=datetime(2020, 1, 1, tzinfo=UTC)).read(11)
 
 
-def test_reading_takes_nothing_away(log, channel, readers):
+def test_consuming_removes_no_record(log, channel, readers):
     first = readers(log, x_stream_offset="first").read(10)
     second = readers(log, x_stream_offset="first").read(10)
     middle = readers(log, x_stream_offset=5).read(5)
@@ -53,7 +53,7 @@ def test_reading_takes_nothing_away(log, channel, readers):
     assert channel.queue_declare(log, passive=True).method.message_count == 11
 
 
-def test_properties_and_headers_come_back_with_the_offset(channel, readers):
+def test_properties_and_headers_are_delivered_with_the_offset(channel, readers):
     declare(channel, "log")
     sent = pika.BasicProperties(
         content_type="text/plain",
@@ -79,7 +79,7 @@ def test_properties_and_headers_come_back_with_the_offset(channel, readers):
     assert properties.headers == {"x-stream-offset": 1}
 
 
-def test_a_publishers_own_offset_header_is_replaced(channel, readers):
+def test_offset_header_of_the_publisher_is_replaced(channel, readers):
     declare(channel, "log")
     headers = {"x-stream-offset": 77, "x-partition": 5, "kept": "yes"}
     channel.basic_publish("", "log", b"x", pika.BasicProperties(headers=headers))
@@ -95,14 +95,14 @@ def test_bodies_of_any_size(channel, readers, size):
     assert readers("log", x_stream_offset="first").read(2).bodies == [body[:size], b"after"]
 
 
-def test_acks_are_credit(log, readers):
+def test_acks_restore_credit(log, readers):
     reader = readers(log, prefetch=3, acks=False, x_stream_offset="first").read(3).quiet(0.1)
     assert reader.offsets == [0, 1, 2]
     reader.channel.basic_ack(reader.records[1][0].delivery_tag, multiple=True)
     assert reader.read(5).quiet(0.1).offsets == [0, 1, 2, 3, 4]
 
 
-def test_what_is_given_back_comes_again_to_the_same_reader(log, readers):
+def test_requeued_record_is_redelivered_to_the_same_consumer(log, readers):
     other = readers(log, x_stream_offset="first").read(10)
     reader = readers(log, prefetch=4, acks=False, x_stream_offset="first").read(4)
     reader.channel.basic_nack(reader.records[1][0].delivery_tag, requeue=True)
@@ -112,13 +112,13 @@ def test_what_is_given_back_comes_again_to_the_same_reader(log, readers):
     assert other.quiet(0.1).offsets == list(range(10))
 
 
-def test_a_long_log_is_replayed_in_order(channel, home, readers):
+def test_long_log_is_replayed_in_order(channel, home, readers):
     declare(channel, "log")
     fast = home.connect().channel()
     for body in numbered(6_000):
         fast.basic_publish("", "log", body)
     fast.connection.close()
-    wait_for(lambda: home.hub.logs.describe("/", "log")["messages"] == 6_000)
+    wait_for(lambda: home.hub.logs.describe("/", "log").messages == 6_000)
     reader = readers("log", prefetch=500, x_stream_offset="first").read(6_000)
     assert reader.offsets == list(range(6_000))
     assert reader.bodies == numbered(6_000)
@@ -127,7 +127,7 @@ def test_a_long_log_is_replayed_in_order(channel, home, readers):
     assert again.offsets == list(range(1_234, 6_000))
 
 
-def test_cancel_ends_reading_and_deletion_ends_the_consumer(log, channel, readers):
+def test_cancel_stops_a_consumer_and_deletion_cancels_it(log, channel, readers):
     stays = readers(log)
     goes = readers(log)
     goes.channel.basic_cancel(goes.tag)
@@ -138,7 +138,7 @@ def test_cancel_ends_reading_and_deletion_ends_the_consumer(log, channel, reader
     wait_for(lambda: not stays.channel.consumer_tags, stays)
 
 
-def test_a_log_can_be_one_of_many_destinations(channel, readers):
+def test_log_and_classic_queue_bound_to_one_exchange(channel, readers):
     """A message routed to a log and to classic queues is in all of them."""
     declare(channel, "log")
     channel.queue_declare("durable", durable=True)

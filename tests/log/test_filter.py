@@ -1,4 +1,4 @@
-"""`x-stream-filter`: a consumer gets the records it asks for, and no others."""
+"""`x-stream-filter`: a consumer receives the matching records only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST = {"x_stream_offset": "first"}
 
 @pytest.fixture
 def colours(channel):
-    """300 records, a third of them of each colour, and then one without a colour."""
+    """300 records, a third of each colour, and one without a colour."""
     declare(channel, "colours")
     for number in range(300):
         headers = {"x_stream_filter_value": VALUES[number % 3]}
@@ -23,14 +23,14 @@ def colours(channel):
     return "colours"
 
 
-def test_one_value(colours, readers):
+def test_filter_with_one_value(colours, readers):
     reader = readers(colours, prefetch=7, x_stream_filter="green", **FIRST).read(100)
     assert reader.quiet(0.1).offsets == list(range(1, 300, 3))
     headers = reader.records[0][1].headers
     assert headers == {"x-stream-filter-value": "green", "x-stream-offset": 1}
 
 
-def test_several_values_and_what_has_none(colours, readers):
+def test_filter_with_several_values_and_unfiltered_records(colours, readers):
     reader = readers(colours, x_stream_filter=["red", "blue"], **FIRST).read(200)
     assert reader.quiet(0.1).offsets == [n for n in range(300) if n % 3 != 1]
     both = readers(colours, x_stream_filter=["red"], x_stream_match_unfiltered=True, **FIRST).read(
@@ -39,8 +39,8 @@ def test_several_values_and_what_has_none(colours, readers):
     assert both.quiet(0.1).offsets == [*range(0, 300, 3), 300]
 
 
-def test_what_is_not_wanted_costs_no_credit(home, channel, readers):
-    """A consumer with a prefetch of one, and thousands of records between two that it wants."""
+def test_filtered_records_cost_no_credit(home, channel, readers):
+    """A prefetch of one, and thousands of other records between two matching ones."""
     declare(channel, "log")
     fast = home.connect().channel()
     for number in range(6_000):
@@ -54,7 +54,7 @@ def test_what_is_not_wanted_costs_no_credit(home, channel, readers):
     assert reader.read(3).offsets == [0, 5_500, 6_000]
 
 
-def test_values_nobody_has(colours, channel, readers):
+def test_filter_value_that_no_record_has(colours, channel, readers):
     reader = readers(colours, x_stream_filter="violet", **FIRST).quiet(0.2)
     assert reader.records == []
     publish(channel, "", [b"at last"], colours, x_stream_filter_value="violet")
@@ -62,7 +62,7 @@ def test_values_nobody_has(colours, channel, readers):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "reason"),
     [
         ({"x_stream_filter": 5}, "must be a string or a list of strings, not 5"),
         ({"x_stream_filter": ["a", 5]}, "must be a string or a list of strings"),
@@ -70,8 +70,8 @@ def test_values_nobody_has(colours, channel, readers):
         ({"x_stream_filter": "a", "x_group": "g"}, "a group reads whole partitions"),
     ],
 )
-def test_refusals(home, channel, readers, arguments, why):
+def test_invalid_filters_are_rejected(home, channel, readers, arguments, reason):
     declare(channel, "log")
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="406.*" + why):
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="406.*" + reason):
         readers("log", **arguments)
     assert home.hub.logs.groups("/", "log") == []

@@ -1,4 +1,4 @@
-"""A full disk: publishers are told, nothing half-written is read, and work goes on afterwards."""
+"""Full disk: publishers get nacks, partial writes are not readable, and work continues later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.log.conftest import declare, publish, wait_for
 
 
 class Disk:
-    """Refuses writes to segments while it is full."""
+    """Fails writes to segments while it is full."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -43,7 +43,7 @@ def send(channel, sequence):
     channel.basic_publish("", "log", b"%d" % sequence, pika.BasicProperties(headers=headers))
 
 
-def test_a_refused_write_is_nacked_and_can_be_sent_again(home, disk, channel, readers):
+def test_failed_write_is_nacked_and_can_be_retried(home, disk, channel, readers):
     declare(channel, "log")
     reader = readers("log", x_stream_offset="first")
     send(channel, 1)
@@ -59,8 +59,8 @@ def test_a_refused_write_is_nacked_and_can_be_sent_again(home, disk, channel, re
     assert reader.offsets == [0, 1, 2]
 
 
-def test_numbers_go_on_when_a_later_one_was_under_way(home, disk, channel, readers):
-    """The second write fails while the third waits behind it: none is lost, twice or too early."""
+def test_sequence_numbers_continue_after_a_failed_batch(home, disk, channel, readers):
+    """The second write fails while the third is queued: none is lost, repeated or out of order."""
     declare(channel, "log")
     reader = readers("log", x_stream_offset="first")
     log = home.hub.vhosts["/"].queues["log"]
@@ -84,7 +84,7 @@ def test_numbers_go_on_when_a_later_one_was_under_way(home, disk, channel, reade
 
 
 class Sending(threading.Thread):
-    """Sends one number and waits for the answer, beside the others."""
+    """Sends one sequence number and waits for its confirm, in a thread of its own."""
 
     def __init__(self, home, sequence):
         super().__init__(daemon=True)
@@ -101,8 +101,8 @@ class Sending(threading.Thread):
 
 
 @pytest.mark.parametrize("full", ["a", "b"])
-def test_one_full_log_takes_its_whole_batch_back(home, disk, channel, readers, full):
-    """Both logs get the record or none does: the batch is one. Earlier ones stay."""
+def test_full_disk_of_one_log_undoes_the_whole_batch(home, disk, channel, readers, full):
+    """The batch is atomic: both logs get the record or neither does. Earlier records stay."""
     for name in ("a", "b"):
         declare(channel, name)
         channel.queue_bind(name, "amq.fanout")
@@ -127,8 +127,8 @@ def test_one_full_log_takes_its_whole_batch_back(home, disk, channel, readers, f
         assert readers(name, x_stream_offset="first").read(2).bodies == [b"1", b"2"]
 
 
-def test_at_most_once_waits_for_the_disk(home, disk, channel, readers):
-    """What is saved before it is sent is not sent while it cannot be saved."""
+def test_at_most_once_delivery_waits_for_the_disk(home, disk, channel, readers):
+    """A record whose offset must be saved before delivery is not delivered until then."""
     declare(channel, "log")
     declare(channel, "other")
     publish(channel, "", [b"1", b"2"], "log")

@@ -1,13 +1,17 @@
-"""Consumer groups: who reads what, what a commit means, and what happens when members go."""
+"""Consumer groups: assignment, commits and rebalances."""
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sqlite3
 from collections import defaultdict
 
 import pytest
 
-from queues.log.groups import assign
+from leveret.broker.logs.service import OffsetMove
+from leveret.queues.log.consumer_group import CommitPlan
+from leveret.queues.log.group_coordinator import CommitMode, assign
 from tests.log.conftest import Reader, declare, numbered, publish, wait_for
 
 FIRST = {"x_stream_offset": "first"}
@@ -20,22 +24,22 @@ def orders(channel):
 
 
 def group(home, name="G"):
-    return next(one for one in home.hub.logs.groups("/", "orders") if one["group"] == name)
+    return next(info for info in home.hub.logs.groups("/", "orders") if info.name == name)
 
 
 def committed(home, name="G"):
-    return [part["committed"] for part in group(home, name)["partitions"]]
+    return [part.committed for part in group(home, name).partitions]
 
 
 def shares(home, name="G"):
-    return [member["partitions"] for member in group(home, name)["members"]]
+    return [member.partitions for member in group(home, name).members]
 
 
 def all_places(count):
     return [(partition, offset) for partition in range(3) for offset in range(count)]
 
 
-def test_each_partition_has_one_member_and_extra_members_wait(orders, home, channel, readers):
+def test_each_partition_has_one_member_and_extra_members_are_idle(orders, home, channel, readers):
     members = [readers(orders, x_group="G", **FIRST) for _ in range(4)]
     wait_for(lambda: sorted(shares(home)) == [[], [0], [1], [2]], *members)
     publish(channel, orders, numbered(30))
@@ -52,15 +56,15 @@ def test_each_partition_has_one_member_and_extra_members_wait(orders, home, chan
     assert [offset for _, offset in idle.places] == list(range(10, 20))
 
 
-def test_a_crowd_of_members_that_dies_at_once_is_shared_out_once(
+def test_many_members_leaving_at_once_cause_one_rebalance(
     orders, home, channel, readers, monkeypatch
 ):
-    crowd = readers(orders, x_group="G", acks=False, **FIRST)
+    members = readers(orders, x_group="G", acks=False, **FIRST)
     for _ in range(60):
-        crowd.channel.basic_consume(orders, crowd._on_record, arguments={"x-group": "G"})
+        members.channel.basic_consume(orders, members._on_record, arguments={"x-group": "G"})
     heir = readers(orders, x_group="G")
     publish(channel, orders, numbered(30))
-    crowd.read(30)
+    members.read(30)
     assert not heir.records
     looked_at = []
 
@@ -68,21 +72,21 @@ def test_a_crowd_of_members_that_dies_at_once_is_shared_out_once(
         looked_at.append(len(members))
         return assign(partitions, members, current)
 
-    monkeypatch.setattr("queues.log.groups.assign", counted)
-    crowd.die()
+    monkeypatch.setattr("leveret.queues.log.group_coordinator.assign", counted)
+    members.die()
     assert sorted(heir.read(30).places) == all_places(10)
     assert looked_at == [1]
     assert shares(home) == [[0, 1, 2]]
 
 
-def test_groups_do_not_know_of_each_other(orders, channel, readers):
+def test_groups_are_independent(orders, channel, readers):
     publish(channel, orders, numbered(30))
-    one, two = readers(orders, x_group="A", **FIRST), readers(orders, x_group="B", **FIRST)
-    for reader in (one, two):
+    first, second = readers(orders, x_group="A", **FIRST), readers(orders, x_group="B", **FIRST)
+    for reader in (first, second):
         assert sorted(reader.read(30).places) == all_places(10)
 
 
-def test_a_group_goes_on_where_it_committed_also_after_a_restart(orders, home, channel, readers):
+def test_group_continues_at_its_committed_offsets_after_a_restart(orders, home, channel, readers):
     publish(channel, orders, numbered(30))
     first = readers(orders, prefetch=7, acks=False, x_group="G", **FIRST).read(7)
     tags = {
@@ -99,7 +103,7 @@ def test_a_group_goes_on_where_it_committed_also_after_a_restart(orders, home, c
     assert sorted(second.quiet(0.1).places) == sorted(set(all_places(10)) - done)
 
 
-def test_a_commit_never_passes_what_is_not_acked(home, channel, readers):
+def test_commit_never_passes_an_unacked_record(home, channel, readers):
     declare(channel, "orders")
     publish(channel, "", numbered(10), "orders")
     reader = readers("orders", prefetch=10, acks=False, x_group="G", **FIRST).read(10)
@@ -117,52 +121,52 @@ def test_a_commit_never_passes_what_is_not_acked(home, channel, readers):
     again = readers("orders", x_group="G").read(6)
     assert again.offsets == list(range(4, 10))
     assert all(method.redelivered for method, _, _ in again.records)
-    wait_for(lambda: group(home)["lag"] == 0, again)
+    wait_for(lambda: group(home).lag == 0, again)
 
 
-def test_commit_on_delivery_never_repeats(orders, home, channel, readers):
+def test_commit_on_delivery_never_redelivers(orders, home, channel, readers):
     publish(channel, orders, numbered(30))
     options = {"prefetch": 5, "acks": False, "x_group": "G", "x_commit": "delivery", **FIRST}
     first = readers(orders, **options).read(5)
     assert sum(committed(home)) == 5
     first.die()
-    wait_for(lambda: not group(home)["members"])
+    wait_for(lambda: not group(home).members)
     second = readers(orders, **{**options, "prefetch": 100}).read(25)
     assert not set(first.places) & set(second.quiet(0.1).places)
-    assert group(home)["commit"] == "delivery"
+    assert group(home).plan.mode is CommitMode.ON_DELIVERY
 
 
-def test_commit_at_intervals_saves_what_was_delivered(orders, home, channel, readers):
-    """As Kafka's automatic commits: saved now and then, whatever the member does with it."""
+def test_commit_at_intervals_saves_delivered_positions(orders, home, channel, readers):
+    """Like Kafka's automatic commits: saved at intervals, independently of acks."""
     publish(channel, orders, numbered(30))
     options = {"prefetch": 5, "acks": False, "x_group": "G", "x_commit": "interval", **FIRST}
     first = readers(orders, x_commit_interval=30, **options).read(5)
     wait_for(lambda: sum(committed(home)) == 5, first)
-    assert group(home)["commit"] == "interval" and group(home)["commit_interval_ms"] == 30
+    assert group(home).plan == CommitPlan(CommitMode.AT_INTERVALS, 30)
     for method, _, _ in first.records:
         first.channel.basic_ack(method.delivery_tag)
     first.read(10)
     wait_for(lambda: sum(committed(home)) == 10, first)
     first.die()
-    wait_for(lambda: not group(home)["members"])
+    wait_for(lambda: not group(home).members)
     home.restart()
     assert sum(committed(home)) == 10
     second = readers(orders, x_commit_interval=30, **{**options, "prefetch": 50}).read(20)
     assert not set(first.places) & set(second.quiet(0.1).places)
 
 
-def test_what_was_delivered_since_the_last_interval_comes_again(orders, home, channel, readers):
+def test_records_delivered_since_the_last_interval_are_redelivered(orders, home, channel, readers):
     publish(channel, orders, numbered(30))
     options = {"x_group": "G", "x_commit": "interval", "x_commit_interval": 3_600_000, **FIRST}
     first = readers(orders, **options).read(30)
     assert committed(home) == [0, 0, 0]
     first.die()
-    wait_for(lambda: not group(home)["members"])
+    wait_for(lambda: not group(home).members)
     assert sorted(readers(orders, **options).read(30).places) == all_places(10)
 
 
-def test_members_come_and_go_and_nothing_is_skipped(orders, home, channel, readers):
-    """Order per key holds for what is processed first; only what was not acked comes again."""
+def test_no_record_is_skipped_when_members_join_and_leave(orders, home, channel, readers):
+    """First deliveries keep the order per key; only unacked records are redelivered."""
     members = [readers(orders, prefetch=20, x_group="G", **FIRST)]
     total = 0
     for step in range(6):
@@ -175,13 +179,13 @@ def test_members_come_and_go_and_nothing_is_skipped(orders, home, channel, reade
             members.pop(0).die()
         for member in members:
             member.pump()
-    wait_for(lambda: group(home)["lag"] == 0, *members)
+    wait_for(lambda: group(home).lag == 0, *members)
     assert sum(committed(home)) == total
     assert len(shares(home)) == len(members)
 
 
-def test_the_order_of_each_key_holds_across_rebalances(orders, home, channel, readers):
-    """Whoever processes a record of a key first has the earlier ones of that key before it."""
+def test_order_per_key_is_kept_across_rebalances(orders, home, channel, readers):
+    """First deliveries of a key's records are in order, whichever member gets them."""
     dice, sent = random.Random(6), 0
     processed: list[tuple[str, int]] = []
     members: list[Reader] = []
@@ -200,7 +204,7 @@ def test_the_order_of_each_key_holds_across_rebalances(orders, home, channel, re
             sent += 1
         for member in members:
             member.pump(0.005)
-    wait_for(lambda: group(home)["lag"] == 0, *members)
+    wait_for(lambda: group(home).lag == 0, *members)
     by_key: dict[str, list[int]] = defaultdict(list)
     for key, number in dict.fromkeys(processed):
         by_key[key].append(number)
@@ -209,9 +213,7 @@ def test_the_order_of_each_key_holds_across_rebalances(orders, home, channel, re
     assert len(by_key) == 9
 
 
-def test_a_new_group_begins_where_its_first_member_asks_and_stays_there(
-    orders, home, channel, readers
-):
+def test_first_member_sets_the_start_offset_of_a_new_group(orders, home, channel, readers):
     publish(channel, orders, numbered(9))
     reader = readers(orders, x_group="G").quiet(0.1)
     assert reader.records == [] and committed(home) == [3, 3, 3]
@@ -226,25 +228,25 @@ def test_a_new_group_begins_where_its_first_member_asks_and_stays_there(
 def test_replay_by_reset_while_members_read(orders, home, channel, readers):
     publish(channel, orders, numbered(30))
     reader = readers(orders, x_group="G", **FIRST).read(30)
-    wait_for(lambda: group(home)["lag"] == 0, reader)
+    wait_for(lambda: group(home).lag == 0, reader)
     hub = home.hub
     assert hub.logs.reset("/", "orders", "G", "first", dry_run=True) == [
-        (0, 10, 0), (1, 10, 0), (2, 10, 0)
-    ]  # fmt: skip
+        OffsetMove(number, 10, 0) for number in range(3)
+    ]
     assert committed(home) == [10, 10, 10]
-    on_its_thread(home, lambda: hub.logs.reset("/", "orders", "G", 4, partition=1))
+    on_broker_thread(home, lambda: hub.logs.reset("/", "orders", "G", 4, partition=1))
     assert reader.read(36).places[30:] == [(1, offset) for offset in range(4, 10)]
     wait_for(lambda: committed(home) == [10, 10, 10], reader)
 
 
-def test_acks_from_before_a_reset_change_nothing(orders, home, channel, readers):
-    """Whoever has the partition gets everything from the new place on, once more."""
+def test_acks_from_before_a_reset_are_ignored(orders, home, channel, readers):
+    """The member that has the partition gets all records from the new offset on again."""
     publish(channel, orders, numbered(12), x_partition=1)
     reader = readers(orders, acks=False, x_group="G", **FIRST).read(12)
     for method, _, _ in reader.records[:6]:
         reader.channel.basic_ack(method.delivery_tag)
     wait_for(lambda: committed(home)[1] == 6, reader)
-    on_its_thread(home, lambda: home.hub.logs.reset("/", orders, "G", 2, partition=1))
+    on_broker_thread(home, lambda: home.hub.logs.reset("/", orders, "G", 2, partition=1))
     reader.read(22)
     for method, _, _ in reader.records[6:12]:
         reader.channel.basic_ack(method.delivery_tag)
@@ -257,22 +259,41 @@ def test_acks_from_before_a_reset_change_nothing(orders, home, channel, readers)
     wait_for(lambda: committed(home)[1] == 12, reader)
 
 
-def on_its_thread(home, call):
+def on_broker_thread(home, call):
     home._running._loop.call_soon_threadsafe(call)
 
 
-def test_a_group_on_a_log_of_one_partition_has_a_standby(home, channel, readers):
+def test_group_on_a_single_partition_has_a_standby_member(home, channel, readers):
     declare(channel, "orders")
     first, second = (readers("orders", x_group="G", **FIRST) for _ in range(2))
     publish(channel, "", numbered(3), "orders")
     assert first.read(3) and not second.quiet(0.1).records
     wait_for(lambda: committed(home) == [3], first)
     first.die()
-    wait_for(lambda: len(group(home)["members"]) == 1)
+    wait_for(lambda: len(group(home).members) == 1)
     publish(channel, "", numbered(2), "orders")
     assert second.read(2).offsets == [3, 4]
 
 
-def test_a_partition_is_not_read_by_a_group_of_its_own(orders, readers):
+def test_group_cannot_consume_from_a_single_partition(orders, readers):
     with pytest.raises(Exception, match="consume from 'orders'"):
         readers("orders-0", x_group="G")
+
+
+@pytest.mark.parametrize("partitions", [None, 3])
+def test_deleted_log_leaves_no_offsets(home, channel, readers, partitions):
+    """Neither stored ones nor those that are saved in the batch that deletes the log."""
+    declare(channel, "orders", partitions=partitions)
+    for name in ("A", "B"):
+        readers("orders", x_group=name, **FIRST)
+    wait_for(lambda: len(home.hub.logs.groups("/", "orders")) == 2)
+    channel.queue_declare("other", durable=True)  # answered when everything so far is on disk
+
+    def reset_and_delete():
+        home.hub.logs.reset("/", "orders", "A", 0)
+        home.hub.logs.delete("/", "orders")
+
+    home._running.call(reset_and_delete)
+    channel.queue_declare("another", durable=True)
+    with contextlib.closing(sqlite3.connect(home.data_dir / "leveret.db")) as database:
+        assert database.execute("SELECT count(*) FROM group_offsets").fetchone() == (0,)

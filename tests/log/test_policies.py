@@ -1,4 +1,4 @@
-"""Policies on logs: limits take hold of what is there, and let go of it again."""
+"""Policies on logs: limits apply to existing records, and end with the policy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import aio_pika
 import pytest
 
-from leveret.broker.policies import Policy
+from leveret.broker.policies.policies import Policy
 from leveret.launch import RunningBroker, in_process_settings
 from leveret.model.clock import ManualClock
 from leveret.model.errors import PreconditionFailed
@@ -29,19 +29,19 @@ async def running(tmp_path, clock):
 
 @pytest.fixture
 async def channel(running):
-    # A clock that jumps would cut off whoever agreed on heartbeats.
+    # A clock that jumps would close connections with heartbeats.
     async with await aio_pika.connect(f"{running.url}?heartbeat=0") as connection:
         yield await connection.channel()
 
 
-def govern(running, pattern="^log$", apply_to="streams", operator=False, **definition):
+def apply_policy(running, pattern="^log$", apply_to="streams", operator=False, **definition):
     named = {key.replace("_", "-"): value for key, value in definition.items()}
     running.broker.policies.put(
         Policy("/", f"{pattern} {operator}", pattern, named, apply_to, 0, operator)
     )
 
 
-def let_go(running):
+def delete_policies(running):
     for policy in running.broker.policies:
         running.broker.policies.delete(policy)
 
@@ -59,108 +59,111 @@ async def put(channel, count, name="log", exchange=None):
 
 async def first(running, name="log"):
     await running.broker.logs.durable()
-    return running.broker.logs.describe("/", name)["partitions"][0]["first_offset"]
+    return running.broker.logs.describe("/", name).partitions[0].first_offset
 
 
 def segments(running, name="log"):
-    return len(running.broker.logs.describe("/", name)["partitions"][0]["segments"])
+    return len(running.broker.logs.describe("/", name).partitions[0].segments)
 
 
-async def test_max_length_bytes_drops_at_once_and_keeps_on(running, channel):
+async def test_max_length_bytes_policy_applies_at_once_and_to_later_records(running, channel):
     await make(channel, stream_max_segment_size_bytes=4_000)
     await put(channel, 30)
     assert await first(running) == 0
-    govern(running, max_length_bytes=10_000)
+    apply_policy(running, max_length_bytes=10_000)
     dropped = await first(running)
     assert 15 < dropped < 30
     await put(channel, 10)
     assert await first(running) > dropped
-    assert running.broker.logs.describe("/", "log")["max_length_bytes"] == 10_000
-    let_go(running)
+    assert running.broker.logs.describe("/", "log").retention.max_bytes == 10_000
+    delete_policies(running)
     kept = await first(running)
     await put(channel, 30)
     assert await first(running) == kept
 
 
-async def test_max_age_drops_what_is_old_already(running, channel, clock):
+async def test_max_age_policy_deletes_existing_old_records(running, channel, clock):
     await make(channel)
     await put(channel, 3)
     clock.advance(2 * HOUR)
-    govern(running, max_age="3h")
+    apply_policy(running, max_age="3h")
     assert await first(running) == 0
-    govern(running, max_age="1h")
+    apply_policy(running, max_age="1h")
     assert await first(running) == 3
-    assert running.broker.logs.describe("/", "log")["max_age"] == "1h"
+    assert running.broker.logs.describe("/", "log").retention.max_age_ms == HOUR * 1000
 
 
-async def test_segments_are_smaller_from_the_next_on(running, channel):
+async def test_segment_size_policy_applies_from_the_next_segment(running, channel):
     await make(channel)
     await put(channel, 6)
     assert segments(running) == 1
-    govern(running, stream_max_segment_size_bytes=2_000)
+    apply_policy(running, stream_max_segment_size_bytes=2_000)
     await put(channel, 6)
     assert segments(running) > 3
-    let_go(running)
+    delete_policies(running)
     before = segments(running)
     await put(channel, 6)
     assert segments(running) == before
 
 
-async def test_a_declared_segment_size_is_not_changed(running, channel):
+async def test_declared_segment_size_overrides_the_policy(running, channel):
     await make(channel, stream_max_segment_size_bytes=1_000_000)
-    govern(running, stream_max_segment_size_bytes=1_000)
+    apply_policy(running, stream_max_segment_size_bytes=1_000)
     await put(channel, 6)
     assert segments(running) == 1
 
 
 @pytest.mark.parametrize(("argument", "policy", "holds"), [(9, 5, 5), (5, 9, 5), (5, None, 5)])
-async def test_the_smaller_limit_holds(running, channel, argument, policy, holds):
+async def test_smaller_of_argument_and_policy_applies(running, channel, argument, policy, holds):
     await make(channel, max_length_bytes=argument * 1000, max_age=f"{argument}h")
     if policy is not None:
-        govern(running, max_length_bytes=policy * 1000, max_age=f"{policy}h")
+        apply_policy(running, max_length_bytes=policy * 1000, max_age=f"{policy}h")
     log = running.broker.logs.describe("/", "log")
-    assert (log["max_length_bytes"], log["max_age"]) == (holds * 1000, f"{holds}h")
+    limits = (log.retention.max_bytes, log.retention.max_age_ms)
+    assert limits == (holds * 1000, holds * HOUR * 1000)
 
 
-async def test_an_operator_sets_limits_too(running, channel):
+async def test_operator_policy_lowers_the_limit(running, channel):
     await make(channel)
-    govern(running, max_length_bytes=9_000)
-    govern(running, operator=True, max_length_bytes=4_000)
-    assert running.broker.logs.describe("/", "log")["max_length_bytes"] == 4_000
+    apply_policy(running, max_length_bytes=9_000)
+    apply_policy(running, operator=True, max_length_bytes=4_000)
+    assert running.broker.logs.describe("/", "log").retention.max_bytes == 4_000
 
 
 @pytest.mark.parametrize("pattern", ["^orders$", "^orders", "^orders-"])
-async def test_partitions_follow_the_policy_of_their_log(running, channel, pattern):
+async def test_policy_of_a_log_applies_to_its_partitions(running, channel, pattern):
     await make(channel, "before-orders", partitions=2)
-    govern(running, pattern=pattern, max_length_bytes=5_000, stream_max_segment_size_bytes=2_000)
+    apply_policy(
+        running, pattern=pattern, max_length_bytes=5_000, stream_max_segment_size_bytes=2_000
+    )
     await make(channel, "orders", partitions=2)
     await put(channel, 20, "key", exchange="orders")
     await running.broker.logs.durable()
     log = running.broker.logs.describe("/", "orders")
-    assert log["max_length_bytes"] == 5_000
-    assert max(part["first_offset"] for part in log["partitions"]) > 10
-    assert running.broker.logs.describe("/", "before-orders")["max_length_bytes"] is None
+    assert log.retention.max_bytes == 5_000
+    assert max(part.first_offset for part in log.partitions) > 10
+    assert running.broker.logs.describe("/", "before-orders").retention.max_bytes is None
 
 
-async def test_other_kinds_of_policies_leave_logs_alone(running, channel):
+async def test_policy_for_classic_queues_does_not_apply_to_logs(running, channel):
     await make(channel)
-    govern(running, apply_to="classic_queues", max_length_bytes=1)
-    assert running.broker.logs.describe("/", "log")["max_length_bytes"] is None
+    apply_policy(running, apply_to="classic_queues", max_length_bytes=1)
+    assert running.broker.logs.describe("/", "log").retention.max_bytes is None
 
 
-async def test_a_policy_holds_after_a_restart(tmp_path):
+async def test_policy_applies_after_a_restart(tmp_path):
     settings = in_process_settings(data_dir=tmp_path / "data")
     async with RunningBroker(settings) as running:
         async with await aio_pika.connect(running.url) as connection:
             await make(await connection.channel())
-        govern(running, max_length_bytes=7_000, max_age="7D")
+        apply_policy(running, max_length_bytes=7_000, max_age="7D")
         await running.broker.logs.durable()
     async with RunningBroker(settings) as running:
         log = running.broker.logs.describe("/", "log")
-        assert (log["max_length_bytes"], log["max_age"]) == (7_000, "7D")
+        assert (log.retention.max_bytes, log.retention.max_age_ms) == (7_000, 7 * 24 * HOUR * 1000)
 
 
 @pytest.mark.parametrize("age", ["0h", "1x", "h", "1 h", "9999999999999s", 5])
-async def test_ages_that_are_none_are_refused(running, age):
+async def test_invalid_max_age_policy_is_rejected(running, age):
     with pytest.raises(PreconditionFailed, match="must be a positive number with a unit"):
-        govern(running, max_age=age)
+        apply_policy(running, max_age=age)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Boots systemd on a copy of this system that is thrown away, installs Leveret there and lets
-# probe.sh look at it. Inside: unshare -m -p -f -C -u -i; as root, with a network.
+# Installs Leveret on a temporary copy of this system, boots systemd there and runs probe.sh.
+# Runs inside unshare -m -p -f -C -u -i; needs root and a network.
 #
 #   boot.sh FOLDER CHECKOUT    FOLDER has install.sh, start.sh and probe.sh, and gets probe.out
 set -eu
@@ -19,7 +19,7 @@ ExecStopPost=/bin/systemctl poweroff --force --force
 UNIT
 
 mount -t tmpfs tmpfs "$root/run"
-# A network of its own: the ports are free there.
+# A separate network namespace, in which all ports are free.
 exec unshare --net bash -eu -c '
     ip link set lo up
     mount -t sysfs sysfs "$1/sys"

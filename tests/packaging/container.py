@@ -1,8 +1,8 @@
-"""What a user of the container sees; each answer on a line of its own.
+"""Uses the container as its users do, and prints a line for each result.
 
-    python -m tests.packaging.container RUN.SH    RUN.SH has the line of the page
+    python -m tests.packaging.container RUN.SH    RUN.SH has the command of the page
 
-Inside of contain.sh: the network, the processes and the storage are nobody else's.
+Runs inside contain.sh, with its own network, processes and storage.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from pathlib import Path
 
 import pika
 
-SECONDS = 120
+TIMEOUT_SECONDS = 120
 SITE = "http://127.0.0.1:15672"
 
 
-def say(name: str, value: object) -> None:
+def report(name: str, value: object) -> None:
     print(f"{name}: {value}", flush=True)
 
 
 def podman(*words: str) -> str:
-    done = subprocess.run(
-        ["podman", *words], stdout=subprocess.PIPE, text=True, check=True, timeout=SECONDS
+    result = subprocess.run(
+        ["podman", *words], stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT_SECONDS
     )
-    return done.stdout.strip()
+    return result.stdout.strip()
 
 
 @contextmanager
 def running(line: str) -> Iterator[str]:
-    """The id of a container that says it is ready; stopped and removed at the end."""
+    """The id of a container whose broker is ready; stopped and removed at the end."""
     shell = subprocess.Popen(["bash", "-euc", line], stdout=subprocess.PIPE, text=True)
     assert shell.stdout is not None
-    assert shell.stdout.readline().startswith("leveret ready "), shell.wait(SECONDS)
+    assert shell.stdout.readline().startswith("leveret ready "), shell.wait(TIMEOUT_SECONDS)
     container = podman("ps", "--quiet")
     yield container
     podman("stop", container)
-    shell.communicate(timeout=SECONDS)
-    say("stopped", shell.returncode)
+    shell.communicate(timeout=TIMEOUT_SECONDS)
+    report("stopped", shell.returncode)
     podman("rm", container)
 
 
@@ -54,40 +54,43 @@ def connected() -> Iterator[pika.adapters.blocking_connection.BlockingChannel]:
     connection.close()
 
 
-def try_it(line: str) -> None:
+def try_container(line: str) -> None:
     with running(line) as container, connected() as channel:
         channel.queue_declare("kept", durable=True)
         for body in (b"through", b"kept"):
             channel.basic_publish("", "kept", body, pika.BasicProperties(delivery_mode=2))
-        say("message", channel.basic_get("kept", auto_ack=True)[2].decode())
-        with urllib.request.urlopen(SITE, timeout=SECONDS) as page:
-            say("dashboard", "<script" in page.read().decode())
+        report("message", channel.basic_get("kept", auto_ack=True)[2].decode())
+        with urllib.request.urlopen(SITE, timeout=TIMEOUT_SECONDS) as page:
+            report("dashboard", "<script" in page.read().decode())
         podman("healthcheck", "run", container)
-        say("health", podman("inspect", "--format", "{{.State.Health.Status}}", container))
-        say("user", podman("exec", container, "id", "--user", "--name"))
-        say("data", podman("exec", container, "stat", "--format", "%U %a", "/data"))
+        report("health", podman("inspect", "--format", "{{.State.Health.Status}}", container))
+        report("user", podman("exec", container, "id", "--user", "--name"))
+        report("data", podman("exec", container, "stat", "--format", "%U %a", "/data"))
 
 
-def try_what_is_kept(line: str) -> None:
+def try_restart(line: str) -> None:
     with running(line), connected() as channel:
-        say("kept", channel.basic_get("kept", auto_ack=True)[2].decode())
+        report("kept", channel.basic_get("kept", auto_ack=True)[2].decode())
 
 
-def try_a_limit(line: str) -> None:
-    """The broker takes the memory limit of its control group for the memory of the machine."""
+def try_memory_limit(line: str) -> None:
+    """The broker uses the memory limit of its control group as the memory of the machine."""
     limited = line.replace("podman run ", "podman run --memory 512m ", 1)
-    with running(limited), urllib.request.urlopen(f"{SITE}/metrics", timeout=SECONDS) as page:
+    with (
+        running(limited),
+        urllib.request.urlopen(f"{SITE}/metrics", timeout=TIMEOUT_SECONDS) as page,
+    ):
         name = "rabbitmq_resident_memory_limit_bytes "
         lines = page.read().decode().splitlines()
-        (limit,) = [one.removeprefix(name) for one in lines if one.startswith(name)]
-        say("limited", 0 < float(limit) < 512 << 20)
+        (limit,) = [row.removeprefix(name) for row in lines if row.startswith(name)]
+        report("limited", 0 < float(limit) < 512 << 20)
 
 
 def main() -> None:
     line = Path(sys.argv[1]).read_text()
-    try_it(line)
-    try_what_is_kept(line)
-    try_a_limit(line)
+    try_container(line)
+    try_restart(line)
+    try_memory_limit(line)
 
 
 if __name__ == "__main__":

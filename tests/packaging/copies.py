@@ -1,6 +1,6 @@
-"""Runs a script that works on a copy of this machine (copy.sh); as root.
+"""Runs a script on a copy of this machine (copy.sh); needs root.
 
-Its processes, mounts and names are its own and go with it, however it ends.
+The script has its own namespaces, so its processes and mounts are gone when it ends.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from pathlib import Path
 from tests.support.brokers import ROOT
 
 HERE = Path(__file__).parent
-SPACES = ("--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc")
-SECONDS = 900
+NAMESPACES = ("--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc")
+TIMEOUT_SECONDS = 900
 
 
-def on_a_copy(
-    script: str, folder: Path, *words: str, spaces: tuple[str, ...] = ()
+def run_on_copy(
+    script: str, folder: Path, *words: str, namespaces: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """`folder` is shared with the copy, where it is /opt/shared; the checkout is where it is."""
+    """`folder` is /opt/shared in the copy; the checkout has the same path as here."""
     return subprocess.run(
-        ["unshare", *SPACES, *spaces, "bash", HERE / script, folder, ROOT, *words],
+        ["unshare", *NAMESPACES, *namespaces, "bash", HERE / script, folder, ROOT, *words],
         capture_output=True,
         text=True,
         check=False,
-        timeout=SECONDS,
+        timeout=TIMEOUT_SECONDS,
     )

@@ -1,6 +1,6 @@
-# Makes a copy of this system that is thrown away: $root, with the checkout in the same place,
-# whatever disk it is on, and $shared as /opt/shared.
-# To be sourced, as root, inside of unshare --mount --pid; no shell of its own.
+# Makes a temporary copy of this system in $root, with the checkout in the same place (it may be on
+# another disk) and $shared as /opt/shared.
+# Must be sourced as root inside unshare --mount --pid.
 # shellcheck shell=bash
 own=$shared/copy
 mkdir "$own"
@@ -16,7 +16,7 @@ mount --bind "$shared" "$root/opt/shared"
 mkdir -p "$root$checkout"
 layers="lowerdir=$checkout,upperdir=$own/upper-checkout,workdir=$own/work-checkout"
 mount -t overlay overlay -o "$layers" "$root$checkout"
-# Elsewhere these may be links or mounts that lead out of it.
+# These may be links or mounts that lead out of the copy.
 for file in /etc/resolv.conf /etc/hosts; do
     rm -f "$root$file"
     cat "$file" >"$root$file"

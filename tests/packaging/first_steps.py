@@ -1,9 +1,9 @@
-"""What someone new sees who does as README and docs say; each answer on a line of its own.
+"""Follows README and docs as a new user would, and prints a line for each result.
 
-    python -m tests.packaging.first_steps install    with a network for pip and npm
+    python -m tests.packaging.first_steps install    needs a network for pip and npm
     python -m tests.packaging.first_steps serve      on the ports of the page
 
-Inside of first-steps.sh: a checkout in /opt/clone, and the commands of the pages in /opt/shared.
+Runs inside first-steps.sh: the checkout is in /opt/clone, the commands of the pages in /opt/shared.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ import pika
 
 CLONE = Path("/opt/clone")
 SHARED = Path("/opt/shared")
-SECONDS = 300
-OURS = ("ARGS", "MAKE", "MFLAGS", "PYTEST", "PYTHON", "VIRTUAL_ENV")
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+TIMEOUT_SECONDS = 300
+OWN_VARIABLES = ("ARGS", "MAKE", "MFLAGS", "PYTEST", "PYTHON", "VIRTUAL_ENV")
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)
+}
 
 
-def say(name: str, value: object) -> None:
+def report(name: str, value: object) -> None:
     print(f"{name}: {value}", flush=True)
 
 
 @contextmanager
 def started(line: str) -> Iterator[str]:
-    """A broker in another terminal: what it says when it is ready; ended with Ctrl-C."""
+    """The ready line of a broker in another terminal, which is stopped with Ctrl-C."""
     process = subprocess.Popen(
         ["env", "--default-signal=INT", "bash", "-euc", line],
         cwd=CLONE,
@@ -42,17 +44,17 @@ def started(line: str) -> Iterator[str]:
         start_new_session=True,
     )
     assert process.stdout is not None
-    said = []
+    output = []
     for text in process.stdout:
-        said.append(text.strip())
+        output.append(text.strip())
         if text.startswith("leveret ready "):
             break
-    assert said and said[-1].startswith("leveret ready "), said
-    say("dashboard", "Starting without the web UI" not in " ".join(said))
-    yield said[-1]
+    assert output and output[-1].startswith("leveret ready "), output
+    report("dashboard", "Starting without the web UI" not in " ".join(output))
+    yield output[-1]
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=SECONDS)
-    say("interrupted", process.returncode)
+    process.communicate(timeout=TIMEOUT_SECONDS)
+    report("interrupted", process.returncode)
 
 
 def install() -> None:
@@ -61,24 +63,24 @@ def install() -> None:
     shell = ["bash", "-eux", str(SHARED / "pip.sh")]
     subprocess.run(shell, cwd=CLONE, env=ENVIRONMENT, check=True, stdout=sys.stderr)
     python = [str(CLONE / ".venv/bin/python"), "-W", "error", str(SHARED / "program.py")]
-    done = subprocess.run(
+    result = subprocess.run(
         python, cwd=SHARED, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True
     )
-    say("program", done.stdout.strip())
+    report("program", result.stdout.strip())
 
 
 def serve() -> None:
     with started(run_line()) as ready:
-        say("ready", ready)
+        report("ready", ready)
         connection = pika.BlockingConnection(pika.URLParameters("amqp://guest:guest@127.0.0.1/"))
         channel = connection.channel()
         channel.confirm_delivery()
         channel.queue_declare("hares", durable=True)
         channel.basic_publish("", "hares", b"run", pika.BasicProperties(delivery_mode=2))
-        say("message", channel.basic_get("hares", auto_ack=True)[2].decode())
+        report("message", channel.basic_get("hares", auto_ack=True)[2].decode())
         connection.close()
-        with urllib.request.urlopen("http://127.0.0.1:15672", timeout=SECONDS) as page:
-            say("page", "<script" in page.read().decode())
+        with urllib.request.urlopen("http://127.0.0.1:15672", timeout=TIMEOUT_SECONDS) as page:
+            report("page", "<script" in page.read().decode())
 
 
 def run_line() -> str:

@@ -1,10 +1,10 @@
 #!/bin/bash
-# What an administrator sees; each answer on a line of its own.
+# Uses the broker as an administrator does, and prints a line for each result.
 as_admin() { /opt/leveret/bin/leveret --quiet "$@" --user admin --password "a long password"; }
 main_pid() { systemctl show --property MainPID --value leveret; }
 
 bash -eu /opt/shared/start.sh
-echo "started: $(systemctl is-active leveret)" # and ready: nobody waits here
+echo "started: $(systemctl is-active leveret)" # it is also ready: no wait is needed
 as_admin declare_queue kept
 as_admin publish --routing-key kept "x"
 echo "user: $(as_admin list_users --silent)"

@@ -1,4 +1,4 @@
-"""The container file as podman builds and runs it, on request (`make deploy-check`)."""
+"""Builds and runs the container with podman, on request (`make deploy-check`)."""
 
 from __future__ import annotations
 
@@ -12,67 +12,70 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import blocks_of
-from tests.packaging.copies import SECONDS, on_a_copy
+from tests.packaging.copies import TIMEOUT_SECONDS, run_on_copy
 from tests.support.brokers import ROOT
 
-GROUPS = Path("/sys/fs/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def commands() -> list[str]:
     page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    (block,) = [one for one in blocks_of(page, "operations.md") if "podman" in one.text]
+    (block,) = [block for block in blocks_of(page, "operations.md") if "podman" in block.text]
     return block.text.splitlines()
 
 
-def base() -> str:
+def base_image() -> str:
     text = (ROOT / "docs" / "deploy" / "Containerfile").read_text()
     (name,) = set(re.findall(r"^FROM (\S+)", text, re.MULTILINE))
     return str(name)
 
 
-def groups() -> set[Path]:
-    """Control groups that podman makes, in any of their hierarchies."""
+def control_groups() -> set[Path]:
+    """The control groups of podman, in all hierarchies."""
     names = ("libpod_parent", "buildah-*")
-    return {path for name in names for up in ("", "*/") for path in GROUPS.glob(up + name)}
+    return {
+        path for name in names for parent in ("", "*/") for path in CGROUP_ROOT.glob(parent + name)
+    }
 
 
 @contextmanager
-def nothing_left(folder: Path) -> Iterator[None]:
-    before = groups()
+def cleaned_up(folder: Path) -> Iterator[None]:
+    """Remove the images and control groups that podman leaves behind."""
+    before = control_groups()
     try:
         yield
     finally:
         if (folder / "storage").exists():
             shutil.rmtree(folder / "storage")
-        for group in groups() - before:
+        for group in control_groups() - before:
             below = [path for path in group.rglob("*") if path.is_dir()]
             for path in [*sorted(below, reverse=True), group]:
                 path.rmdir()
 
 
-def test_the_container_file_says_how_to_build_it() -> None:
+def test_container_file_starts_with_its_build_command() -> None:
     text = (ROOT / "docs" / "deploy" / "Containerfile").read_text()
     assert text.splitlines()[0] == f"# {commands()[0]}"
 
 
 @pytest.mark.deploy
-@pytest.mark.timeout(2 * SECONDS)
-def test_it_runs_in_a_container(tmp_path: Path) -> None:
-    """The two lines of docs/operations.md, by a real podman; as root, with a network.
+@pytest.mark.timeout(2 * TIMEOUT_SECONDS)
+def test_broker_runs_in_a_container(tmp_path: Path) -> None:
+    """Runs the two commands of docs/operations.md with podman; needs root and a network.
 
-    Only the image that the container file begins with is not the real one, because that would
-    need a registry: under its name stands the same version of Python from Debian, on Debian.
+    The base image is a substitute of the same name, because the real one would need a registry: it
+    is Debian with the same version of Python from Debian.
     """
     build, run = commands()
     (tmp_path / "build.sh").write_text(build)
     (tmp_path / "run.sh").write_text(run)
-    with nothing_left(tmp_path):
-        done = on_a_copy("contain.sh", tmp_path, sys.executable, base())
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
-    (version,) = re.findall(r"python:([\d.]+)-slim$", base())
-    assert (tmp_path / "python").read_text().startswith(f"Python {version}."), "another stand-in"
-    assert "Building the web UI." in told
+    with cleaned_up(tmp_path):
+        result = run_on_copy("contain.sh", tmp_path, sys.executable, base_image())
+    output = result.stdout + result.stderr
+    assert result.returncode == 0, output
+    (version,) = re.findall(r"python:([\d.]+)-slim$", base_image())
+    assert (tmp_path / "python").read_text().startswith(f"Python {version}."), "wrong base image"
+    assert "Building the web UI." in output
     assert (tmp_path / "probe.out").read_text().splitlines() == [
         "message: through",
         "dashboard: True",

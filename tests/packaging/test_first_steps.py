@@ -1,4 +1,4 @@
-"""What someone new is told to type, typed, on request (`make deploy-check`)."""
+"""Runs the first commands of README and docs, on request (`make deploy-check`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from tests.docs.blocks import all_blocks, blocks_of
 from tests.docs.session import lines_of
-from tests.packaging.copies import SECONDS, on_a_copy
+from tests.packaging.copies import TIMEOUT_SECONDS, run_on_copy
 from tests.support.brokers import ROOT
 
-STOPPED = f"interrupted: {-signal.SIGINT}"  # make ends as it was asked to, the broker before it
+STOPPED = f"interrupted: {-signal.SIGINT}"  # make ends with SIGINT, after the broker
 
 
-def test_the_first_commands_are_found() -> None:
+def test_first_commands_are_found() -> None:
     assert run_line() == "make run"
     assert len(pip_lines()) >= 3
 
@@ -27,7 +27,7 @@ def run_line() -> str:
 
 
 def pip_lines() -> list[str]:
-    """Those of all pages, each once."""
+    """The `pip install` lines of all pages, without duplicates."""
     lines = [
         line for block in all_blocks() if block.language == "sh" for line in lines_of(block.text)
     ]
@@ -40,19 +40,19 @@ def program() -> str:
 
 
 @pytest.mark.deploy
-@pytest.mark.timeout(2 * SECONDS)
-def test_the_first_commands_work(tmp_path: Path) -> None:
-    """`make run` in a new checkout, every `pip install` and the first program; as root."""
+@pytest.mark.timeout(2 * TIMEOUT_SECONDS)
+def test_first_commands_work(tmp_path: Path) -> None:
+    """Runs `make run` in a new checkout, every `pip install` and the first program; needs root."""
     (tmp_path / "run.sh").write_text(run_line())
     (tmp_path / "pip.sh").write_text("\n".join([". .venv/bin/activate", *pip_lines(), "pip check"]))
     (tmp_path / "program.py").write_text(program())
-    done = on_a_copy("first-steps.sh", tmp_path, sys.executable)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = run_on_copy("first-steps.sh", tmp_path, sys.executable)
+    assert result.returncode == 0, result.stdout + result.stderr
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    told = (tmp_path / "probe.out").read_text().splitlines()
-    (ready,) = [line.removeprefix("ready: ") for line in told if line.startswith("ready: ")]
+    reports = (tmp_path / "probe.out").read_text().splitlines()
+    (ready,) = [line.removeprefix("ready: ") for line in reports if line.startswith("ready: ")]
     assert f"`{ready}`" in readme
-    assert told == [
+    assert reports == [
         "dashboard: True",
         STOPPED,
         "program: b'run'",

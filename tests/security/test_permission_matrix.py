@@ -1,10 +1,10 @@
-"""R-40: the table that decides (`leveret/broker/access/rights.py`) makes the cases, too.
+"""R-40: the table of permissions (`leveret/broker/access/permissions.py`) generates the cases.
 
-Every action is asked for over AMQP, and over HTTP where it is offered, by a user that has exactly
-what the table asks for; then with each need taken away, granted on a neighbour's name only, or
-left empty; with everything it does not ask for; and with all rights in another vhost. A refusal
-is a channel's 403 (HTTP: 403) and changes nothing: the same world, with messages, a schedule and a
-group's offsets in it, is changed by everybody who is allowed to. Names hold a pattern character.
+Every action is tried over AMQP, and over HTTP where it exists, by a user with exactly the
+permissions in the table; then with each of them missing, granted on a similar name only, or empty;
+with all permissions that are not required; and with all permissions in another vhost. A refusal is
+a 403 (over AMQP it closes the channel) and changes nothing; a permitted action changes the same
+objects, with messages, scheduled messages and a group's offsets. Names contain a pattern character.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import re2
 from pamqp import body, header
 from pamqp.commands import Basic, Channel, Exchange, Queue
 
-from bindings import Destination, DestinationKind
-from exchange import ExchangeSpec
-from leveret.broker import Action, Broker, Right
+from leveret.bindings import Destination, DestinationKind
+from leveret.broker import Action, Broker, Permission
 from leveret.broker.access.passwords import hash_password
-from leveret.broker.access.rights import NEEDS, Need
-from leveret.broker.logs import NewRecord
+from leveret.broker.access.permissions import REQUIREMENTS, Requirement
+from leveret.broker.logs.service import NewRecord
 from leveret.broker.messages import browse, publish
-from leveret.model.message import Address, Message
-from leveret.model.properties import encode_properties
-from leveret.model.store import PermissionDefinition
-from queues import ClassicQueue, QueueSpec
+from leveret.exchange import ExchangeSpec
+from leveret.model.definitions import PermissionDefinition
+from leveret.model.message import Address, Message, encode_properties
+from leveret.queues.classic.classic_queue import ClassicQueue
+from leveret.queues.spec import QueueSpec
 from tests.http.conftest import Served, serve
 from tests.support.rawclient import RawClient
 
@@ -44,21 +44,25 @@ KEY, GROUP = "k", "g"
 LATER_MS = 3_600_000
 NOTHING = "^$"
 Names = dict[str, str]
-Patterns = dict[Right, str]
+Patterns = dict[Permission, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way to do something: the actions it takes, as AMQP and as HTTP says it."""
+    """One operation: its actions, and how it is requested over AMQP and over HTTP."""
 
     actions: tuple[tuple[Action, Names], ...]
     frames: tuple[Any, ...] = ()
     http: tuple[str, str, Any] | None = None
     changes: bool = True
-    """Whether anything is different afterwards, when it is allowed."""
+    """Whether the operation changes anything when it is permitted."""
 
-    def needs(self) -> list[tuple[Need, str]]:
-        return [(need, names[need.of]) for action, names in self.actions for need in NEEDS[action]]
+    def needs(self) -> list[tuple[Requirement, str]]:
+        return [
+            (need, names[need.of])
+            for action, names in self.actions
+            for need in REQUIREMENTS[action]
+        ]
 
 
 def _url(*parts: str) -> str:
@@ -236,39 +240,39 @@ CASES = {
 }
 
 
-def _patterns(granted: list[tuple[Right, str]]) -> Patterns:
-    """Each right on exactly the names it is granted on."""
-    by_right: dict[Right, list[str]] = {right: [] for right in Right}
-    for right, name in granted:
-        by_right[right].append(f"^{re2.escape(name)}$")
-    return {right: "|".join(texts) or NOTHING for right, texts in by_right.items()}
+def _patterns(granted: list[tuple[Permission, str]]) -> Patterns:
+    """Return patterns that grant each permission on exactly these names."""
+    by_permission: dict[Permission, list[str]] = {permission: [] for permission in Permission}
+    for permission, name in granted:
+        by_permission[permission].append(f"^{re2.escape(name)}$")
+    return {permission: "|".join(texts) or NOTHING for permission, texts in by_permission.items()}
 
 
 def _variants(case: Case) -> Iterator[tuple[str, Patterns, bool]]:
-    """Permissions to try, and whether the action is allowed with them."""
+    """Yield permissions to try, and whether they permit the operation."""
     needs = case.needs()
-    if any(need.right is None for need, _ in needs):
+    if any(need.permission is None for need, _ in needs):
         ((_, name),) = needs
-        for right in Right:
-            yield f"only {right}", _patterns([(right, name)]), True
-            yield f"neighbour {right}", _patterns([(right, f"{name}x")]), False
+        for permission in Permission:
+            yield f"only {permission}", _patterns([(permission, name)]), True
+            yield f"neighbour {permission}", _patterns([(permission, f"{name}x")]), False
         yield "nothing", _patterns([]), False
         return
-    exact = [(need.right, name) for need, name in needs if need.right is not None]
+    exact = [(need.permission, name) for need, name in needs if need.permission is not None]
     yield "exactly", _patterns(exact), True
     for number, one in enumerate(exact):
-        right, name = one
+        permission, name = one
         others = exact[:number] + exact[number + 1 :]
-        if (right, name) not in others:
-            what = f"{number}:{right}"
+        if (permission, name) not in others:
+            what = f"{number}:{permission}"
             yield f"without {what}", _patterns(others), False
             neighbour = name.replace(".", "_")
-            yield f"neighbour {what}", _patterns([*others, (right, neighbour)]), False
-            yield f"empty {what}", {**_patterns(exact), right: ""}, False
-    rest = [(r, n) for r in Right for n in {n for _, n in exact} if (r, n) not in exact]
+            yield f"neighbour {what}", _patterns([*others, (permission, neighbour)]), False
+            yield f"empty {what}", {**_patterns(exact), permission: ""}, False
+    rest = [(r, n) for r in Permission for n in {n for _, n in exact} if (r, n) not in exact]
     yield "everything else", _patterns(rest), False
-    yield "everything", dict.fromkeys(Right, ".*"), True
-    yield "elsewhere", dict.fromkeys(Right, NOTHING), False
+    yield "everything", dict.fromkeys(Permission, ".*"), True
+    yield "elsewhere", dict.fromkeys(Permission, NOTHING), False
 
 
 ALL = [
@@ -299,7 +303,7 @@ def _make_user(hub: Broker) -> None:
 async def _prepare(hub: Broker, patterns: Patterns) -> None:
     vhost = hub.vhosts[VHOST]
     for queue in list(vhost.queues.values()):
-        vhost.forget_queue(queue)
+        vhost.remove_queue(queue)
     for name in [name for name in vhost.exchanges if name and not name.startswith("amq.")]:
         vhost.delete_exchange(name)
     for name in (Q, KEY):
@@ -312,12 +316,12 @@ async def _prepare(hub: Broker, patterns: Patterns) -> None:
     vhost.bind(X, Destination(DestinationKind.QUEUE, Q), KEY, {})
     vhost.bind(X, Destination(DestinationKind.EXCHANGE, Y), KEY, {})
     await _fill(hub)
-    texts = [patterns[right] for right in (Right.CONFIGURE, Right.WRITE, Right.READ)]
+    texts = [patterns[each] for each in (Permission.CONFIGURE, Permission.WRITE, Permission.READ)]
     hub.users.set_permission(PermissionDefinition(USER, VHOST, *texts))
 
 
 async def _fill(hub: Broker) -> None:
-    """Two messages in a queue, one that is delayed, and a group in the middle of a log."""
+    """Put two messages into a queue, schedule one, and commit a group in the middle of a log."""
     vhost, guest = hub.vhosts[VHOST], hub.users.by_name["guest"]
     for exchange, headers in ((X, {}), (X, {}), (LATE, {"x-delay": LATER_MS})):
         properties = encode_properties({"headers": headers})
@@ -327,10 +331,10 @@ async def _fill(hub: Broker) -> None:
 
 
 async def _state(hub: Broker) -> dict[str, Any]:
-    """All that an action could have changed."""
+    """Return everything that an operation could change."""
     vhost = hub.vhosts[VHOST]
     classic = [one for one in vhost.queues.values() if isinstance(one, ClassicQueue)]
-    logs = [row["name"] for row in hub.logs.list(VHOST)]
+    logs = [log.name for log in hub.logs.list(VHOST)]
     return {
         "queues": {one.name: (one.spec, len(one.consumers)) for one in vhost.queues.values()},
         "contents": {
@@ -349,13 +353,13 @@ async def _state(hub: Broker) -> dict[str, Any]:
 
 
 async def _records(hub: Broker, log: str) -> list[bytes]:
-    partitions = range(len(hub.logs.describe(VHOST, log)["partitions"]))
+    partitions = range(len(hub.logs.describe(VHOST, log).partitions))
     read = [await hub.logs.read(VHOST, log, number) for number in partitions]
     return [record.body for records in read for record in records]
 
 
 async def _scheduled(hub: Broker) -> list[int]:
-    delayed = hub.stations.delays.by_exchange.get(hub.vhosts[VHOST].exchange(LATE))
+    delayed = hub.plugin_exchanges.delay_queues.by_exchange.get(hub.vhosts[VHOST].exchange(LATE))
     assert delayed is not None
     return [one.message.id for one in await delayed.scheduled(0, 10)]
 
@@ -376,7 +380,7 @@ _channels = itertools.cycle(range(1, 2000))
 
 
 def _answer(client: RawClient, frames: tuple[Any, ...]) -> int:
-    """0, or the code with which a fresh channel was closed."""
+    """Return 0, or the code with which a new channel was closed."""
     channel = client.channel(next(_channels))
     channel.send(*frames, Channel.Flow(active=True))
     while True:
@@ -417,15 +421,18 @@ def test_over_http(
     assert (served.on_loop(_state) != before) == (allowed and CASES[name].changes)
 
 
-def test_every_action_of_the_table_is_asked_for() -> None:
+def test_every_action_of_the_table_has_a_case() -> None:
     assert {action for case in CASES.values() for action, _ in case.actions} == set(Action)
-    assert set(NEEDS) == set(Action)
+    assert set(REQUIREMENTS) == set(Action)
     assert len(OVER_AMQP) + len(OVER_HTTP) >= 250
 
 
 @pytest.mark.parametrize("front", ["amqp_server", "http_admin"])
-def test_fronts_name_actions_and_leave_the_rights_to_the_table(front: str) -> None:
-    """A front that knows rights would be a second table."""
-    asked = re.compile(r"\bRight\b|\busers\.(may|require)\(|access\.rights import .*NEEDS")
+def test_fronts_use_actions_instead_of_permissions(front: str) -> None:
+    """A front that checks permissions itself would be a second table."""
+    forbidden = re.compile(
+        r"\bPermission\b|\busers\.(has|require)_permission\("
+        r"|access\.permissions import .*REQUIREMENTS"
+    )
     for path in sorted((Path(__file__).parents[2] / front).rglob("*.py")):
-        assert not asked.search(path.read_text(encoding="utf-8")), path
+        assert not forbidden.search(path.read_text(encoding="utf-8")), path

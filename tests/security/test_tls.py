@@ -1,4 +1,4 @@
-"""R-38: TLS for AMQP and HTTP; certificates made here, renewed while the broker runs."""
+"""R-38: TLS for AMQP and HTTP; certificates are made here and renewed while the broker runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import ssl
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +21,14 @@ import trustme
 from pika.credentials import ExternalCredentials
 
 import leveret
-from amqp_server.certificates import Secured, distinguished_name
-from leveret.broker.access.strangers import Strangers
+from leveret.amqp_server.tls_info import TlsInfo, distinguished_name
+from leveret.broker.access.unauthenticated import UnauthenticatedLimits
 from leveret.launch import LaunchError
 from leveret.tls import Tls, make_context
 from tests.support.brokers import running_leveret
+from tests.support.polling import wait_until
 
-PATIENCE = 30.0
+SECONDS = 30.0
 
 
 class Authority:
@@ -91,20 +91,20 @@ def _pika(running: leveret.Broker, context: ssl.SSLContext, **more: Any) -> Any:
     )
 
 
-def _shown_everywhere(running: leveret.Broker, context: ssl.SSLContext) -> list[bytes]:
-    """By AMQPS and by HTTPS."""
+def _certificates(running: leveret.Broker, context: ssl.SSLContext) -> list[bytes]:
+    """Return the certificates of AMQPS and HTTPS."""
     assert running.https_address is not None
-    return [_shown_at(one, context) for one in (_address(running), running.https_address)]
+    return [_certificate_at(one, context) for one in (_address(running), running.https_address)]
 
 
-def _shown(running: leveret.Broker, context: ssl.SSLContext) -> bytes:
-    return _shown_at(_address(running), context)
+def _certificate(running: leveret.Broker, context: ssl.SSLContext) -> bytes:
+    return _certificate_at(_address(running), context)
 
 
-def _shown_at(address: tuple[str, int], context: ssl.SSLContext) -> bytes:
-    """The certificate the broker shows to a new client."""
+def _certificate_at(address: tuple[str, int], context: ssl.SSLContext) -> bytes:
+    """Return the certificate that the broker presents to a new client."""
     with (
-        socket.create_connection(address, PATIENCE) as raw,
+        socket.create_connection(address, SECONDS) as raw,
         context.wrap_socket(raw, server_hostname="localhost") as wrapped,
     ):
         shown = wrapped.getpeercert(binary_form=True)
@@ -112,19 +112,12 @@ def _shown_at(address: tuple[str, int], context: ssl.SSLContext) -> bytes:
         return shown
 
 
-def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_pika_over_tls(running: leveret.Broker, authority: Authority) -> None:
     connection = _pika(running, authority.client())
     channel = connection.channel()
     channel.queue_declare("q", exclusive=True)
     channel.basic_publish("", "q", b"x" * 300_000)
-    _until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1)
+    wait_until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1)
     _, _, got = channel.basic_get("q", auto_ack=True)
     assert got == b"x" * 300_000
     with httpx.Client(base_url=running.http_url, auth=("guest", "guest"), timeout=60) as api:
@@ -143,7 +136,7 @@ async def test_aio_pika_over_tls(running: leveret.Broker, authority: Authority) 
         channel = await connection.channel()
         queue = await channel.declare_queue("", exclusive=True)
         await channel.default_exchange.publish(aio_pika.Message(b"hello"), queue.name)
-        message = await queue.get(no_ack=True, timeout=PATIENCE)
+        message = await queue.get(no_ack=True, timeout=SECONDS)
         assert message.body == b"hello"
 
 
@@ -159,7 +152,7 @@ def test_http_over_tls(running: leveret.Broker, authority: Authority) -> None:
     assert {one["protocol"] for one in listeners} == {"amqp", "http", "amqp/ssl", "https"}
 
 
-def test_certificate_that_ends_soon_is_told(running: leveret.Broker) -> None:
+def test_health_check_reports_a_certificate_that_expires_soon(running: leveret.Broker) -> None:
     path = "/api/health/checks/certificate-expiration"
     with httpx.Client(base_url=running.http_url, auth=("guest", "guest"), timeout=60) as api:
         assert api.get(f"{path}/1/days").status_code == 200
@@ -172,7 +165,7 @@ def test_only_tls_1_2_and_1_3(running: leveret.Broker, authority: Authority) -> 
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = authority.client()
         context.minimum_version = context.maximum_version = version
-        assert _shown(running, context)
+        assert _certificate(running, context)
     old = authority.client()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -180,10 +173,10 @@ def test_only_tls_1_2_and_1_3(running: leveret.Broker, authority: Authority) -> 
         old.maximum_version = ssl.TLSVersion.TLSv1_1
     old.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.raises(ssl.SSLError):
-        _shown(running, old)
+        _certificate(running, old)
 
 
-def test_only_ciphers_that_are_forward_secret_and_authenticated(authority: Authority) -> None:
+def test_ciphers_are_forward_secret_and_authenticated(authority: Authority) -> None:
     context = make_context(leveret.in_process_settings(**authority.settings))
     names = [one["name"] for one in context.get_ciphers()]
     assert names
@@ -195,17 +188,17 @@ def test_only_ciphers_that_are_forward_secret_and_authenticated(authority: Autho
 def test_plain_client_on_the_tls_port_is_closed(running: leveret.Broker, said: bytes) -> None:
     for address in (_address(running), running.https_address):
         assert address is not None
-        with socket.create_connection(address, PATIENCE) as raw:
+        with socket.create_connection(address, SECONDS) as raw:
             raw.sendall(said)
             with contextlib.suppress(ConnectionError):
-                while raw.recv(4096):  # an alert perhaps, then the end
+                while raw.recv(4096):  # perhaps an alert, then the end
                     pass
 
 
-def test_tls_client_on_the_plain_port_is_told_the_protocol(
+def test_tls_client_on_the_plain_port_gets_the_protocol_header(
     running: leveret.Broker,
 ) -> None:
-    with socket.create_connection(running.amqp_address, PATIENCE) as raw:
+    with socket.create_connection(running.amqp_address, SECONDS) as raw:
         raw.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
         heard = b""
         with contextlib.suppress(ConnectionError):
@@ -214,70 +207,74 @@ def test_tls_client_on_the_plain_port_is_told_the_protocol(
     assert heard == b"AMQP\x00\x00\x09\x01"
 
 
-def test_handshake_that_stalls_is_dropped(
+def test_stalled_handshake_is_dropped(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leveret.broker.access.handshakes.SECONDS", 0.2)
+    monkeypatch.setattr("leveret.broker.access.tls_listener.HANDSHAKE_SECONDS", 0.2)
     with _broker(**authority.settings) as running:
         for address in (_address(running), running.https_address):
             assert address is not None
             with (
                 contextlib.suppress(ConnectionError),
-                socket.create_connection(address, PATIENCE) as raw,
+                socket.create_connection(address, SECONDS) as raw,
             ):
                 assert raw.recv(1) == b""
 
 
-def test_handshakes_under_way_are_counted_from_the_start(authority: Authority) -> None:
+def test_running_handshakes_are_counted(authority: Authority) -> None:
     settings = {**authority.settings, "unauthenticated_max_per_address": 2}
     with _broker(**settings) as running:
         assert running.https_address is not None and running._http_start is not None
         fronts = (
-            (_address(running), running.amqp.strangers),
-            (running.https_address, running._http_start.result().strangers),
+            (_address(running), running.amqp.unauthenticated),
+            (running.https_address, running._http_start.result().unauthenticated),
         )
-        for address, strangers in fronts:
-            _count_handshakes(address, strangers, authority)
+        for address, unauthenticated in fronts:
+            _count_handshakes(address, unauthenticated, authority)
 
 
-def _count_handshakes(address: tuple[str, int], strangers: Strangers, authority: Authority) -> None:
-    silent = [socket.create_connection(address, PATIENCE) for _ in range(2)]
-    _until(lambda: len(strangers) == 2)
+def _count_handshakes(
+    address: tuple[str, int], unauthenticated: UnauthenticatedLimits, authority: Authority
+) -> None:
+    silent = [socket.create_connection(address, SECONDS) for _ in range(2)]
+    wait_until(lambda: len(unauthenticated) == 2)
     _is_refused(address)
-    assert strangers.turned_away == 1
+    assert unauthenticated.rejected == 1
     for one in silent:
         one.close()
-    _until(lambda: len(strangers) == 0)
-    assert _shown_at(address, authority.client())
-    _until(lambda: len(strangers) == 0)
+    wait_until(lambda: len(unauthenticated) == 0)
+    assert _certificate_at(address, authority.client())
+    wait_until(lambda: len(unauthenticated) == 0)
 
 
 def _is_refused(address: tuple[str, int]) -> None:
     with (
         contextlib.suppress(ConnectionError),
-        socket.create_connection(address, PATIENCE) as refused,
+        socket.create_connection(address, SECONDS) as refused,
     ):
         assert refused.recv(1) == b""
 
 
-def test_crowd_that_does_not_finish_its_handshakes_keeps_nobody_else_out(
+def test_unfinished_handshakes_do_not_block_others(
     authority: Authority,
 ) -> None:
     with _broker(**authority.settings, unauthenticated_max=4) as running:
-        address, strangers = _address(running), running.amqp.strangers
-        crowd: list[socket.socket] = []
-        while len(crowd) < 4:
-            crowd.append(socket.create_connection(address, PATIENCE))
-            _until(lambda: len(strangers) == len(crowd))
-        raw = socket.create_connection(address, PATIENCE, source_address=("127.0.0.77", 0))
+        address, unauthenticated = _address(running), running.amqp.unauthenticated
+        silent: list[socket.socket] = []
+        while len(silent) < 4:
+            silent.append(socket.create_connection(address, SECONDS))
+            wait_until(lambda: len(unauthenticated) == len(silent))
+        raw = socket.create_connection(address, SECONDS, source_address=("127.0.0.77", 0))
         with raw, authority.client().wrap_socket(raw, server_hostname="localhost") as other:
             other.sendall(b"AMQP\x00\x00\x09\x01")
             assert other.recv(1)
             with contextlib.suppress(ConnectionError):
-                assert crowd[0].recv(1) == b""  # it has waited longest
-        for one in crowd:
+                assert silent[0].recv(1) == b""  # the oldest one
+        for one in silent:
             one.close()
-        _until(lambda: not len(strangers) and not sum(map(len, running.amqp.handshakes)))
+        wait_until(
+            lambda: not len(unauthenticated) and not sum(map(len, running.amqp.tls_listeners))
+        )
 
 
 def test_connection_is_counted_once_after_its_handshake(authority: Authority) -> None:
@@ -285,69 +282,71 @@ def test_connection_is_counted_once_after_its_handshake(authority: Authority) ->
     with _broker(**settings) as running:
         for _ in range(2):
             connection = _pika(running, authority.client())
-            assert len(running.amqp.strangers) == 0 and len(running.amqp.sessions) == 1
+            assert len(running.amqp.unauthenticated) == 0 and len(running.amqp.connections) == 1
             _is_refused(_address(running))
             connection.close()
-            _until(lambda: not running.amqp.sessions)
+            wait_until(lambda: not running.amqp.connections)
 
 
-def test_silent_peer_keeps_its_place_no_longer_by_not_saying_goodbye(authority: Authority) -> None:
-    """TLS ends with a word of both; whoever has not logged in is not waited for (30 s)."""
+def test_unauthenticated_peer_is_closed_without_waiting_for_close_notify(
+    authority: Authority,
+) -> None:
+    """asyncio waits up to 30 s for the peer's close_notify, but not before login."""
     with (
         _broker(**authority.settings, handshake_timeout=0.2) as running,
-        socket.create_connection(_address(running), PATIENCE) as raw,
+        socket.create_connection(_address(running), SECONDS) as raw,
         authority.client().wrap_socket(raw, server_hostname="localhost"),
     ):
-        _until(lambda: len(running.amqp.sessions) == 1)
-        _until(lambda: not running.amqp.sessions and not len(running.amqp.strangers))
+        wait_until(lambda: len(running.amqp.connections) == 1)
+        wait_until(lambda: not running.amqp.connections and not len(running.amqp.unauthenticated))
 
 
 def test_stop_does_not_wait_for_handshakes(authority: Authority) -> None:
     with _broker(**authority.settings) as running:
-        silent = socket.create_connection(_address(running), PATIENCE)
-        _until(lambda: len(running.amqp.handshakes[0]) == 1)
+        silent = socket.create_connection(_address(running), SECONDS)
+        wait_until(lambda: len(running.amqp.tls_listeners[0]) == 1)
     with silent, contextlib.suppress(ConnectionError):
         assert silent.recv(1) == b""
 
 
 def test_failed_handshake_is_logged(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
-    # A broker of its own: one that has just told of another failure would keep silent.
+    # Uses a new broker: after another failure, the line would be delayed by the rate limit.
     with _broker(**authority.settings) as running, caplog.at_level("WARNING"):
         with pytest.raises(ssl.SSLError):
-            _shown(running, ssl.create_default_context())
-        _until(lambda: "TLS handshake with 127.0.0.1 failed" in caplog.text)
+            _certificate(running, ssl.create_default_context())
+        wait_until(lambda: "TLS handshake with 127.0.0.1 failed" in caplog.text)
 
 
 # Renewal -----------------------------------------------------------------------------------------
 
 
-def test_changed_files_are_taken_and_open_connections_go_on(
+def test_changed_files_are_loaded_and_open_connections_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leveret.tls.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("leveret.tls.CHECK_SECONDS", 0.02)
     own = Authority(tmp_path)
     with _broker(**own.settings) as running:
-        amqps, https = _shown_everywhere(running, own.client())
+        amqps, https = _certificates(running, own.client())
         assert amqps == https
         connection = _pika(running, own.client())
         own.issue()
-        _until(lambda: amqps not in _shown_everywhere(running, own.client()))
+        wait_until(lambda: amqps not in _certificates(running, own.client()))
         connection.channel().queue_declare("still", exclusive=True)
         connection.close()
 
 
-def test_files_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
+def test_mismatched_files_change_nothing(tmp_path: Path) -> None:
     own = Authority(tmp_path)
     with _broker(**own.settings) as running:
-        before, tls = _shown_everywhere(running, own.client()), running.tls
+        before, tls = _certificates(running, own.client()), running.tls
         assert tls is not None
         for broken in (b"", b"nonsense", trustme.CA().issue_cert("x").private_key_pem.bytes()):
             own.key.write_bytes(broken)
             assert tls.reload() is False
-            assert _shown_everywhere(running, own.client()) == before
+            assert _certificates(running, own.client()) == before
         own.issue()
         assert tls.reload() is True
-        assert before[0] not in _shown_everywhere(running, own.client())
+        assert before[0] not in _certificates(running, own.client())
 
 
 def test_sighup_renews_the_certificate(tmp_path: Path) -> None:
@@ -364,7 +363,7 @@ def test_sighup_renews_the_certificate(tmp_path: Path) -> None:
 
         def shown() -> bytes:
             with (
-                socket.create_connection((target.host, port), PATIENCE) as raw,
+                socket.create_connection((target.host, port), SECONDS) as raw,
                 own.client().wrap_socket(raw, server_hostname="localhost") as wrapped,
             ):
                 return wrapped.getpeercert(binary_form=True) or b""
@@ -372,7 +371,7 @@ def test_sighup_renews_the_certificate(tmp_path: Path) -> None:
         before = shown()
         own.issue()
         os.kill(target.pid, signal.SIGHUP)
-        _until(lambda: shown() != before)
+        wait_until(lambda: shown() != before)
 
 
 def _no_file(own: Authority) -> Path:
@@ -399,12 +398,12 @@ def _no_authority(own: Authority) -> Path:
     ("spoil", "words"),
     [
         (_no_file, "k.pem cannot be used: No such file or directory"),
-        (_garbage, "k.pem cannot be used: not PEM, or only a part of it"),
-        (_other_pair, "k.pem cannot be used: the key is not that of the certificate"),
-        (_no_authority, "ca.pem cannot be used: no certificate is in it"),
+        (_garbage, "k.pem cannot be used: not PEM, or incomplete"),
+        (_other_pair, "k.pem cannot be used: the key does not belong to the certificate"),
+        (_no_authority, "ca.pem cannot be used: it contains no certificate"),
     ],
 )
-def test_line_about_files_that_cannot_be_used_says_which_and_why(
+def test_unusable_file_is_logged_with_the_reason(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     spoil: Callable[[Authority], Path],
@@ -417,14 +416,14 @@ def test_line_about_files_that_cannot_be_used_says_which_and_why(
     named = spoil(own)
     assert not tls.reload() and tls.context is before
     (line,) = [one.getMessage() for one in caplog.records if one.name == "leveret.tls"]
-    assert line.startswith("the certificate stays as it was: ")
+    assert line.startswith("cannot reload the certificate, the old one stays in use: ")
     assert str(named) in line and line.endswith(words)
 
 
-# Certificates of clients -------------------------------------------------------------------------
+# Client certificates -----------------------------------------------------------------------------
 
 
-def test_client_certificate_is_who_one_is(authority: Authority) -> None:
+def test_client_certificate_gives_the_user_name(authority: Authority) -> None:
     settings = {
         **authority.settings, "tls_ca": str(authority.ca_file),
         "tls_verify": "required", "tls_login": "common_name", "plain_enabled": False,
@@ -434,9 +433,10 @@ def test_client_certificate_is_who_one_is(authority: Authority) -> None:
         external = ExternalCredentials()
         connection = _pika(running, authority.client("guest"), credentials=external)
         (row,) = running.broker.connections
-        facts = row.describe()
-        assert facts["auth_mechanism"] == "EXTERNAL" and facts["user"] == "guest"
-        assert facts["peer_cert_subject"].startswith("CN=guest,")
+        info = row.info()
+        assert info.auth_mechanism == "EXTERNAL" and info.user == "guest"
+        assert info.peer_cert_subject is not None
+        assert info.peer_cert_subject.startswith("CN=guest,")
         connection.close()
         with pytest.raises(pika.exceptions.AMQPConnectionError):
             _pika(running, authority.client("nobody-here"), credentials=external)
@@ -449,7 +449,7 @@ def test_client_certificate_is_who_one_is(authority: Authority) -> None:
             _pika(running, context, credentials=external)
 
 
-def test_authority_that_is_taken_away_is_trusted_no_longer(tmp_path: Path) -> None:
+def test_removed_authority_is_no_longer_trusted(tmp_path: Path) -> None:
     own, other = Authority(tmp_path), trustme.CA()
     both = own.ca.cert_pem.bytes() + other.cert_pem.bytes()
     own.ca_file.write_bytes(both)
@@ -464,7 +464,7 @@ def test_authority_that_is_taken_away_is_trusted_no_longer(tmp_path: Path) -> No
         with pytest.raises((pika.exceptions.AMQPConnectionError, ssl.SSLError)):
             _pika(running, theirs)
         _pika(running, own.client("y")).close()
-        open_connection.channel().close()  # what was open goes on
+        open_connection.channel().close()  # the open connection continues
         open_connection.close()
 
 
@@ -475,15 +475,15 @@ def test_external_is_not_offered_without_a_certificate(
         _pika(running, authority.client("guest"), credentials=ExternalCredentials())
 
 
-def test_names_of_a_certificate() -> None:
-    secured = Secured(common_name="ann", subject="CN=ann,O=x")
+def test_names_in_a_certificate() -> None:
+    secured = TlsInfo(common_name="ann", subject="CN=ann,O=x")
     assert secured.user("common_name") == "ann"
     assert secured.user("distinguished_name") == "CN=ann,O=x"
     assert secured.user("off") == ""
 
 
 def _subject(*parts: str) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """As Python has it: `O=x` and `CN=y` as given, `+` within one part."""
+    """Return a subject in Python's form; `+` separates attributes of one part."""
     long = {"CN": "commonName", "O": "organizationName"}
     return tuple(
         tuple((long[name], value) for name, _, value in (one.partition("=") for one in pairs))
@@ -506,7 +506,9 @@ def _subject(*parts: str) -> tuple[tuple[tuple[str, str], ...], ...]:
         ((), ""),
     ],
 )
-def test_values_of_a_certificate_do_not_read_as_names(parts: tuple[str, ...], written: str) -> None:
+def test_special_characters_in_a_certificate_are_escaped(
+    parts: tuple[str, ...], written: str
+) -> None:
     assert distinguished_name(_subject(*parts)) == written
 
 
@@ -517,17 +519,17 @@ def test_values_of_a_certificate_do_not_read_as_names(parts: tuple[str, ...], wr
     ("changes", "words"),
     [
         ({"tls_cert": "/nowhere/c.pem", "tls_key": "/nowhere/k.pem"}, "cannot be used: No such"),
-        ({"tls_cert": "/nowhere/c.pem"}, "go together"),
-        ({"tls_key": "/nowhere/k.pem"}, "one of them is missing"),
-        ({"plain_enabled": False}, "both are missing"),
-        ({"tls_ca": "/nowhere/a.pem"}, "both are missing"),
-        ({"tls_verify": "required"}, "both are missing"),
-        ({"tls_login": "common_name"}, "both are missing"),
+        ({"tls_cert": "/nowhere/c.pem"}, "TLS needs both tls_cert and tls_key; set tls_key"),
+        ({"tls_key": "/nowhere/k.pem"}, "set tls_cert"),
+        ({"plain_enabled": False}, "set tls_cert and tls_key"),
+        ({"tls_ca": "/nowhere/a.pem"}, "set tls_cert and tls_key"),
+        ({"tls_verify": "required"}, "set tls_cert and tls_key"),
+        ({"tls_login": "common_name"}, "set tls_cert and tls_key"),
         ({"tls_cert": "c", "tls_key": "k", "tls_verify": "required"}, "needs tls_ca"),
         ({"tls_cert": "c", "tls_key": "k", "tls_login": "common_name"}, "needs tls_verify"),
     ],
 )
-async def test_settings_that_do_not_fit_stop_the_start(changes: dict[str, Any], words: str) -> None:
+async def test_inconsistent_settings_stop_the_start(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(LaunchError, match=words):
         async with leveret.Broker(leveret.in_process_settings(**changes)):
             await asyncio.sleep(0)

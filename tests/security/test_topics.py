@@ -10,15 +10,15 @@ import pytest
 from pamqp import body, header
 from pamqp.commands import Basic, Channel, Exchange, Queue
 
-from bindings import Destination, DestinationKind
-from exchange import ExchangeSpec
+from leveret.bindings import Destination, DestinationKind
 from leveret.broker import Action, Broker
 from leveret.broker.access.passwords import hash_password
 from leveret.broker.access.patterns import expand, pattern
-from leveret.broker.access.rights import TOPIC_NEEDS
+from leveret.broker.access.permissions import TOPIC_PERMISSIONS
+from leveret.exchange import ExchangeSpec
+from leveret.model.definitions import PermissionDefinition, TopicPermissionDefinition
 from leveret.model.errors import PreconditionFailed
-from leveret.model.store import PermissionDefinition, TopicPermissionDefinition
-from queues import QueueSpec
+from leveret.queues.spec import QueueSpec
 from tests.http.conftest import Served, serve
 from tests.support.rawclient import RawClient
 
@@ -79,7 +79,7 @@ _CC: Any = {"CC": ["ann./.b", "other"]}
         (_publish("amq.topic", ""), ""),
         (_publish("amq.topic", "ann./.a", _CC), "other"),
         (_publish("amq.topic", "ann./.a", {"BCC": ["other"]}), "other"),
-        (_publish("amq.direct", "anything"), None),  # no topic exchange
+        (_publish("amq.direct", "anything"), None),  # not a topic exchange
         (_publish("amq.rabbitmq.none", "x"), ...),
         ((Queue.Bind(queue="q", exchange="amq.topic", routing_key="news.#"),), None),
         ((Queue.Bind(queue="q", exchange="amq.topic", routing_key="#"),), None),
@@ -107,7 +107,7 @@ def test_over_amqp(client: RawClient, frames: tuple[Any, ...], refused: Any) -> 
         channel.expect_close(403, REFUSED.format(refused, "amq.topic"))
 
 
-def test_delayed_topics_are_topics(client: RawClient) -> None:
+def test_delayed_topic_exchange_is_a_topic_exchange(client: RawClient) -> None:
     channel = client.channel(1)
     channel.send(*_publish("later", "no", {"x-delay": 1}))
     channel.expect_close(403, REFUSED.format("no", "later"))
@@ -131,8 +131,8 @@ def test_bind_over_http(served: Served, key: str, status: int) -> None:
             assert api.delete(f"{path}/{key}").status_code == 204
 
 
-def test_permission_taken_away_holds_for_the_next_message(served: Served) -> None:
-    """Also where the way of a message was worked out before."""
+def test_revoked_topic_permission_affects_the_next_message(served: Served) -> None:
+    """Also if the route of the message is cached."""
     narrow = TopicPermissionDefinition(USER, "/", "amq.topic", "^never$", ".*")
     with RawClient(*served.threaded.amqp_address) as raw:
         channel = raw.handshake("/", USER, USER).channel()
@@ -146,7 +146,7 @@ def test_permission_taken_away_holds_for_the_next_message(served: Served) -> Non
     served.on_loop(_permit)
 
 
-def test_names_in_patterns_are_names() -> None:
+def test_variables_in_patterns_are_escaped() -> None:
     """A user called `.*` may publish to `.*` and nowhere else."""
     text = expand("^{username}-{vhost}$", username=".*", vhost="a|b")
     assert pattern(text).search(".*-a|b") is not None
@@ -159,7 +159,7 @@ def test_bad_pattern_is_refused(served: Served) -> None:
         served.on_loop(lambda hub: hub.users.set_topic_permission(bad))
 
 
-# Every action that has routing keys ---------------------------------------------------------------
+# Every action with routing keys ------------------------------------------------------------------
 
 BOUND, NEW = "topic.bound", "topic.new"
 TOPICS = "/api/bindings/%2F/e/topics"
@@ -194,12 +194,12 @@ ASKED: dict[Action, tuple[str, tuple[Any, ...], tuple[str, str, Any]]] = {
         ("DELETE", f"{TOPICS}/e/to/{BOUND}", None),
     ),
 }
-"""The key, over AMQP, and over HTTP."""
+"""The routing key, the AMQP methods and the HTTP request."""
 PATTERNS = [("^topic[.]", True), ("^other$", False), ("", False)]
 
 
-def _begin_again(hub: Broker, action: Action, text: str) -> None:
-    """One thing bound each way; the other right says the opposite, and so must not matter."""
+def _reset(hub: Broker, action: Action, text: str) -> None:
+    """Create one binding of each kind; the other topic permission is the opposite."""
     vhost = hub.vhosts["/"]
     for name in ("held", "topics"):
         if name in vhost.queues:
@@ -210,9 +210,11 @@ def _begin_again(hub: Broker, action: Action, text: str) -> None:
     vhost.declare_exchange(ExchangeSpec("topics", "topic"))
     vhost.bind("topics", Destination(DestinationKind.QUEUE, "held"), BOUND, {})
     vhost.bind("topics", Destination(DestinationKind.EXCHANGE, "to"), BOUND, {})
-    rights = {right.value: "" if text == "^topic[.]" else ".*" for right in TOPIC_NEEDS.values()}
-    rights[TOPIC_NEEDS[action].value] = text
-    hub.users.set_topic_permission(TopicPermissionDefinition(USER, "/", "topics", **rights))
+    patterns = {
+        each.value: "" if text == "^topic[.]" else ".*" for each in TOPIC_PERMISSIONS.values()
+    }
+    patterns[TOPIC_PERMISSIONS[action].value] = text
+    hub.users.set_topic_permission(TopicPermissionDefinition(USER, "/", "topics", **patterns))
 
 
 def _state(hub: Broker) -> tuple[set[str], int]:
@@ -221,11 +223,11 @@ def _state(hub: Broker) -> tuple[set[str], int]:
 
 
 @pytest.mark.parametrize(("text", "is_allowed"), PATTERNS)
-@pytest.mark.parametrize("action", TOPIC_NEEDS)
+@pytest.mark.parametrize("action", TOPIC_PERMISSIONS)
 def test_every_action_over_amqp(
     served: Served, client: RawClient, action: Action, text: str, is_allowed: bool
 ) -> None:
-    served.on_loop(lambda hub: _begin_again(hub, action, text))
+    served.on_loop(lambda hub: _reset(hub, action, text))
     before = served.on_loop(_state)
     key, frames, _ = ASKED[action]
     channel = client.channel(1)
@@ -241,11 +243,11 @@ def test_every_action_over_amqp(
 
 
 @pytest.mark.parametrize(("text", "is_allowed"), PATTERNS)
-@pytest.mark.parametrize("action", TOPIC_NEEDS)
+@pytest.mark.parametrize("action", TOPIC_PERMISSIONS)
 def test_every_action_over_http(
     served: Served, action: Action, text: str, is_allowed: bool
 ) -> None:
-    served.on_loop(lambda hub: _begin_again(hub, action, text))
+    served.on_loop(lambda hub: _reset(hub, action, text))
     before = served.on_loop(_state)
     key, _, (method, path, given) = ASKED[action]
     with served.client(USER) as api:
@@ -258,13 +260,13 @@ def test_every_action_over_http(
     assert (served.on_loop(_state) != before) is is_allowed
 
 
-def test_every_action_with_keys_has_a_topic_need() -> None:
-    assert {str(action) for action in TOPIC_NEEDS} == {
+def test_every_action_with_keys_requires_a_topic_permission() -> None:
+    assert {str(action) for action in TOPIC_PERMISSIONS} == {
         "basic.publish", "queue.bind", "queue.unbind", "exchange.bind", "exchange.unbind",
     }  # fmt: skip
-    assert set(TOPIC_NEEDS) <= set(Action)
+    assert set(TOPIC_PERMISSIONS) <= set(Action)
 
 
-def test_unknown_http_client_is_still_401(served: Served) -> None:
+def test_unauthenticated_http_client_gets_401(served: Served) -> None:
     with httpx.Client(base_url=served.url, timeout=60) as nobody:
         assert nobody.get("/api/topic-permissions").status_code == 401

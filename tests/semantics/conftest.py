@@ -1,8 +1,8 @@
-"""Fixtures of the semantics suite, and the switch that aims it at another broker.
+"""Fixtures of the semantics suite, and the option that runs it against another broker.
 
-`pytest tests/semantics` starts a Leveret; `pytest tests/semantics --broker URL` runs the same
-cases against whatever listens there, RabbitMQ 3.10 above all. Where the two differ on purpose
-a case says so through `expected(leveret=…, rabbitmq=…)` and passes on both.
+`pytest tests/semantics` starts a Leveret; `pytest tests/semantics --broker URL` runs the same cases
+against the broker at this URL, usually RabbitMQ 3.10. Where the two differ on purpose, a case says
+so with `expected(leveret=…, rabbitmq=…)` and passes on both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["broker", "pytest_addoption"]
 
 @pytest.fixture
 def expected(broker: Target) -> Callable[..., Any]:
-    """Picks the expectation of the broker under test where the two differ on purpose."""
+    """Picks the expectation for the broker under test, where the two differ on purpose."""
 
     def pick(*, leveret: Any, rabbitmq: Any) -> Any:
         return rabbitmq if broker.is_rabbitmq else leveret
@@ -33,7 +33,7 @@ def expected(broker: Target) -> Callable[..., Any]:
 
 
 class Names:
-    """Fresh names for one test; what was created under them is deleted afterwards."""
+    """New names for one test; queues and exchanges with these names are deleted afterwards."""
 
     _numbers = itertools.count(1)
 
@@ -43,14 +43,14 @@ class Names:
         self.exchanges: list[str] = []
 
     def queue(self) -> str:
-        self.queues.append(self._fresh("q"))
+        self.queues.append(self._new("q"))
         return self.queues[-1]
 
     def exchange(self) -> str:
-        self.exchanges.append(self._fresh("x"))
+        self.exchanges.append(self._new("x"))
         return self.exchanges[-1]
 
-    def _fresh(self, kind: str) -> str:
+    def _new(self, kind: str) -> str:
         return f"{self._prefix}-{kind}{next(self._numbers)}"
 
 
@@ -60,24 +60,24 @@ def names(request: pytest.FixtureRequest, broker: Target) -> Iterator[Names]:
     yield names
     if names.queues or names.exchanges:
         with broker.connect() as client:
-            _sweep(client, names)
+            _delete_all(client, names)
 
 
-def _sweep(client: RawClient, names: Names) -> None:
+def _delete_all(client: RawClient, names: Names) -> None:
     channel = client.channel()
     deletes: list[Any] = [commands.Queue.Delete(queue=queue) for queue in names.queues]
     deletes += [commands.Exchange.Delete(exchange=exchange) for exchange in names.exchanges]
     for delete in deletes:
         channel.send(delete)
         answer = client.next_on(channel.number).decode()
-        if isinstance(answer, commands.Channel.Close):  # an exclusive queue on its way out
+        if isinstance(answer, commands.Channel.Close):  # an exclusive queue that is being deleted
             channel.send(commands.Channel.CloseOk())
             channel.open()
 
 
 @pytest.fixture
 def connect(broker: Target, names: Names) -> Iterator[Callable[..., RawClient]]:
-    """Makes connections that have finished the handshake; all are closed after the test."""
+    """Opens connections with a finished handshake; all are closed after the test."""
     clients: list[RawClient] = []
 
     def make(**options: Any) -> RawClient:
@@ -91,7 +91,7 @@ def connect(broker: Target, names: Names) -> Iterator[Callable[..., RawClient]]:
 
 @pytest.fixture
 def raw(broker: Target) -> Iterator[Callable[[], RawClient]]:
-    """Makes connections on which nothing has been said yet."""
+    """Opens connections without a handshake."""
     clients: list[RawClient] = []
 
     def make() -> RawClient:
@@ -135,15 +135,15 @@ def make(channel, names):
 
 
 @pytest.fixture
-def grave(make):
+def dead_letter_queue(make):
     return make()
 
 
 @pytest.fixture
-def source(make, grave):
-    """Declares queues whose dead letters go to `grave`."""
+def source(make, dead_letter_queue):
+    """Declares queues that dead-letter to `dead_letter_queue`."""
 
     def declare(**arguments):
-        return make(dead_letter_exchange="", dead_letter_routing_key=grave, **arguments)
+        return make(dead_letter_exchange="", dead_letter_routing_key=dead_letter_queue, **arguments)
 
     return declare

@@ -2,12 +2,12 @@
 
     python -m tests.semantics.differential amqp://guest:guest@127.0.0.1:5672/ --seeds 1-20
 
-The other is meant to be a RabbitMQ 3.10 with a virtual host that nobody else uses. A seed is a
-session of two connections with two channels each and a handful of names, so that methods meet:
-they declare, bind, publish, consume, settle, delete, and make mistakes. After each method all that
-arrives is compared, channel by channel. What differs on purpose (docs/compatibility.md) is left
-out (a prefetch is set once, before anything else) or made equal; the first difference ends a seed
-and is printed.
+The other broker should be a RabbitMQ 3.10 with a virtual host that has no other users. A seed is a
+session of two connections with two channels each and a few names, so that methods interact: they
+declare, bind, publish, consume, settle, delete, and make mistakes. After each method everything
+that arrives is compared, channel by channel. Differences on purpose (docs/compatibility.md) are
+avoided (a prefetch is set once, before anything else) or normalized; the first difference ends a
+seed and is printed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue,
 from tests.support.brokers import Target, running_leveret, target_of
 from tests.support.rawclient import (
     ConnectionEndedError,
-    NothingCameError,
+    NoFrameError,
     RawClient,
     describe,
 )
@@ -53,24 +53,25 @@ ARGUMENTS: tuple[Any, ...] = (
     },
 )
 PREFETCH = 2
-CONFIRMS = ("Basic.Ack", "Basic.Nack")
+CONFIRMS, CLOSES = ("Basic.Ack", "Basic.Nack"), ("Channel.Close", "Connection.Close")
 ANSWER_SECONDS, QUIET_SECONDS, LATE_SECONDS = 5.0, 0.06, 0.6
-Place = tuple[int, int]
-Said = dict[Place, list[str]]
-Queues = dict[tuple[Place, str], str]
+ChannelKey = tuple[int, int]
+Received = dict[ChannelKey, list[str]]
+Queues = dict[tuple[ChannelKey, str], str]
 
 
-# What is sent ------------------------------------------------------------------------------------
+# Sending -----------------------------------------------------------------------------------------
 
 
-class Chance:
-    """Picks methods; the same seed, the same methods."""
+class MethodGenerator:
+    """Generates methods; the same seed gives the same methods."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._makers: dict[Callable[[], list[Any]], int] = {
             self.publish: 27, self.declare: 10, self.exchange: 5, self.bind: 9, self.join: 3,
             self.delete: 4, self.consume: 12, self.poll: 6, self.settle: 16, self.mode: 5,
+            self.burst: 8,
         }  # fmt: skip
 
     def next(self) -> tuple[int, int, list[Any]]:
@@ -162,6 +163,10 @@ class Chance:
     def poll(self) -> list[Any]:
         return [Basic.Get(queue=self.of(QUEUES), no_ack=self.often(0.4))]
 
+    def burst(self) -> list[Any]:
+        """A publish and another method in one write."""
+        return [*self.publish(), *self.of((self.poll, self.delete, self.consume, self.declare))()]
+
     def settle(self) -> list[Any]:
         tag, multiple = self.of((0, 1, 1, 2, 3)), self.often(0.4)
         return [
@@ -179,7 +184,7 @@ class Chance:
         return [self.of((Confirm.Select, Confirm.Select, Tx.Select, Tx.Commit, Tx.Rollback))()]
 
 
-# What comes back ---------------------------------------------------------------------------------
+# Receiving ---------------------------------------------------------------------------------------
 
 
 class Side:
@@ -190,34 +195,34 @@ class Side:
         self._clients = [target.connect(), target.connect()]
         self._open: set[tuple[int, int]] = set()
 
-    def do(self, connection: int, channel: int, things: list[Any]) -> Said:
+    def do(self, connection: int, channel: int, frames: list[Any]) -> Received:
         if not self._clients[connection].opened:
             self._clients[connection] = self._target.connect()
         if (connection, channel) not in self._open:
             self._clients[connection].channel(channel).qos(PREFETCH)
             self._open.add((connection, channel))
-        self._clients[connection].send(channel, *things)
-        is_answered = getattr(things[0], "synchronous", False)
+        self._clients[connection].send(channel, *frames)
+        is_answered = any(getattr(frame, "synchronous", False) for frame in frames)
         return self.listen(connection, QUIET_SECONDS, ANSWER_SECONDS if is_answered else 0.0)
 
-    def listen(self, connection: int, quiet: float, answer: float = 0.0) -> Said:
-        """Until nothing more comes; where an answer is due, that is waited for."""
-        said: Said = {}
+    def listen(self, connection: int, quiet: float, answer: float = 0.0) -> Received:
+        """Read until nothing more arrives; wait longer if an answer is due."""
+        received: Received = {}
         for number, client in enumerate(self._clients):
             wait = quiet if number == connection else 0.01
             end = time.monotonic() + (answer if answer and number == connection else wait)
             while client.opened:
                 try:
                     frame = client.next_frame(max(0.002, end - time.monotonic()))
-                except NothingCameError:
+                except NoFrameError:
                     break
                 except ConnectionEndedError:
-                    self._lost(number)
+                    self._connection_lost(number)
                     break
                 end = time.monotonic() + wait
-                said.setdefault((number, frame.channel), []).append(self._words(frame))
+                received.setdefault((number, frame.channel), []).append(self._text_of(frame))
                 self._react(number, client, frame)
-        return said
+        return received
 
     def _react(self, number: int, client: RawClient, frame: RawFrame) -> None:
         method = frame.decode() if frame.kind == 1 else None
@@ -226,23 +231,23 @@ class Side:
             self._open.discard((number, frame.channel))
         elif isinstance(method, Connection.Close):
             client.send(0, Connection.CloseOk())
-            self._lost(number)
+            self._connection_lost(number)
 
-    def _lost(self, number: int) -> None:
+    def _connection_lost(self, number: int) -> None:
         self._clients[number].drop()
-        self._open = {place for place in self._open if place[0] != number}
+        self._open = {channel_key for channel_key in self._open if channel_key[0] != number}
 
-    def _words(self, frame: RawFrame) -> str:
-        thing = frame.decode()
+    def _text_of(self, frame: RawFrame) -> str:
+        value = frame.decode()
         if frame.kind == 1:
-            text = describe(thing).replace(f"vhost '{self._target.vhost}'", "vhost 'V'")
+            text = describe(value).replace(f"vhost '{self._target.vhost}'", "vhost 'V'")
             text = re.sub(r"(invalid expiration '-1').*?\"", r'\1"', text)
             return re.sub(r"invalid (message: {unacceptable|B?CC header).*", "bad copies", text)
         if frame.kind == 2:
-            values = thing.properties
-            kept = (values.priority, values.expiration, values.delivery_mode)
-            return f"header {_comparable(values.headers or {})} {kept}"
-        return f"body {thing.value if thing else b''!r}"
+            values = value.properties
+            fields = (values.priority, values.expiration, values.delivery_mode)
+            return f"header {_comparable(values.headers or {})} {fields}"
+        return f"body {value.value if value else b''!r}"
 
     def clean_up(self) -> None:
         for client in self._clients:
@@ -256,71 +261,76 @@ class Side:
 
 
 def _comparable(headers: dict[str, Any]) -> dict[str, Any]:
-    """Without what only one of the two writes, and without times. Fields have no order."""
-    kept = {name: headers[name] for name in sorted(headers) if not name.startswith("x-last-death")}
-    if "x-death" in kept:
-        deaths = kept["x-death"]
-        kept["x-death"] = [
-            {key: one[key] for key in sorted(one) if key != "time"} for one in deaths
+    """Headers without fields that only one of the two writes, without times, sorted by name."""
+    fields = {
+        name: headers[name] for name in sorted(headers) if not name.startswith("x-last-death")
+    }
+    if "x-death" in fields:
+        deaths = fields["x-death"]
+        fields["x-death"] = [
+            {key: text[key] for key in sorted(text) if key != "time"} for text in deaths
         ]
-    return kept
+    return fields
 
 
-def _settled(said: Said) -> Said:
-    """How many confirms came together is nobody's business: the last one tells."""
+def _settled(received: Received) -> Received:
+    """Keep only the last confirm: brokers may combine them differently. An error may come before a
+    confirm that waits for the disk."""
     return {
-        place: [one for one in words if not one.startswith(CONFIRMS)]
-        + [_last(words, kind) for kind in CONFIRMS]
-        for place, words in said.items()
+        channel_key: [text for text in words if not text.startswith(CONFIRMS)]
+        + [_last(words, kind) for kind in CONFIRMS if not words[-1].startswith(CLOSES)]
+        for channel_key, words in received.items()
     }
 
 
 def _last(words: list[str], kind: str) -> str:
-    """A publisher has no use for `requeue`, which RabbitMQ always sets."""
-    found = [one for one in words if one.startswith(kind)]
+    """The last confirm of a kind, without `requeue`, which only RabbitMQ sets."""
+    found = [text for text in words if text.startswith(kind)]
     return re.sub(r", (multiple|requeue)=\w+", "", found[-1]) if found else ""
 
 
-def _by_queue(said: Said, queues: Queues) -> dict[tuple[Place, str], list[str]]:
-    """What came of each queue, without tags: which queue is heard first is nobody's business."""
-    made: dict[tuple[Place, str], list[str]] = {}
-    for place, words in _settled(said).items():
+def _by_queue(received: Received, queues: Queues) -> dict[tuple[ChannelKey, str], list[str]]:
+    """Deliveries by queue, without tags: the order between queues may differ."""
+    by_queue: dict[tuple[ChannelKey, str], list[str]] = {}
+    for channel_key, words in _settled(received).items():
         queue = ""
-        for one in words:
-            found = re.match(r"Basic.Deliver\(consumer_tag='(\w+)', delivery_tag=\d+", one)
+        for text in words:
+            found = re.match(r"Basic.Deliver\(consumer_tag='(\w+)', delivery_tag=\d+", text)
             if found:
-                queue = queues.get((place, found[1]), "")
-            elif not one.startswith(("header", "body")):
+                queue = queues.get((channel_key, found[1]), "")
+            elif not text.startswith(("header", "body")):
                 queue = ""
-            made.setdefault((place, queue), []).append(re.sub(r"delivery_tag=\d+", "", one))
-    return made
+            untagged = re.sub(r"delivery_tag=\d+", "", text)
+            by_queue.setdefault((channel_key, queue), []).append(untagged)
+    return by_queue
 
 
-def _merge(said: Said, more: Said) -> None:
-    for place, words in more.items():
-        said.setdefault(place, []).extend(words)
+def _merge(received: Received, more: Received) -> None:
+    for channel_key, words in more.items():
+        received.setdefault(channel_key, []).extend(words)
 
 
 def compare(seed: int, steps: int, leveret: Target, other: Target) -> bool:
-    """Play one seed on both; whether they agreed to the end.
+    """Run one seed on both brokers; return whether they agreed.
 
-    Where they heard of two queues in another order the session ends: tags mean others from there.
+    If deliveries of two queues arrive in another order, the session ends without a difference,
+    because delivery tags differ from there on.
     """
-    chance, sides = Chance(seed), (Side(leveret), Side(other))
+    generator, sides = MethodGenerator(seed), (Side(leveret), Side(other))
     queues: Queues = {}
     try:
         for number in range(steps):
-            connection, channel, things = chance.next()
-            if isinstance(things[0], Basic.Consume):
-                queues[(connection, channel), things[0].consumer_tag] = things[0].queue
-            ours, theirs = (side.do(connection, channel, things) for side in sides)
+            connection, channel, frames = generator.next()
+            for consume in (frame for frame in frames if isinstance(frame, Basic.Consume)):
+                queues[(connection, channel), consume.consumer_tag] = consume.queue
+            ours, theirs = (side.do(connection, channel, frames) for side in sides)
             if _settled(ours) != _settled(theirs):
-                for side, said in zip(sides, (ours, theirs), strict=True):
-                    _merge(said, side.listen(connection, LATE_SECONDS))
+                for side, received in zip(sides, (ours, theirs), strict=True):
+                    _merge(received, side.listen(connection, LATE_SECONDS))
             if _settled(ours) != _settled(theirs):
                 if _by_queue(ours, queues) == _by_queue(theirs, queues):
                     return True
-                print(f"seed {seed}, step {number}: {describe(things[0])}")
+                print(f"seed {seed}, step {number}: {describe(frames[0])}")
                 print(f"  leveret: {ours}\n  other:   {theirs}")
                 return False
         return True

@@ -1,4 +1,4 @@
-"""Users with few rights, made through the management API of the broker under test."""
+"""Users with limited permissions, created with the management API of the broker under test."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _numbers = itertools.count(1)
 
 
 class Managed:
-    """A broker whose users a test may make; they are gone when it is done."""
+    """A broker on which a test may create users; they are deleted afterwards."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self._users: list[str] = []
 
-    def user(self, **rights: str) -> str:
-        """A user with everything but what is named here: `user(read="^$")` may read nothing."""
+    def user(self, **permissions: str) -> str:
+        """A user with all permissions except those given: `user(read="^$")` may read nothing."""
         name = f"limited-{os.getpid()}-{next(_numbers)}"
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
-        self._ask("PUT", f"/api/users/{name}", {"password": PASSWORD, "tags": ""})
+        self._request("PUT", f"/api/users/{name}", {"password": PASSWORD, "tags": ""})
         self._users.append(name)
         vhost = quote(self.target.vhost, safe="")
-        self._ask("PUT", f"/api/permissions/{vhost}/{name}", {**everything, **rights})
+        self._request("PUT", f"/api/permissions/{vhost}/{name}", {**everything, **permissions})
         return name
 
     def remove_users(self) -> None:
         for name in self._users:
-            self._ask("DELETE", f"/api/users/{name}")
+            self._request("DELETE", f"/api/users/{name}")
 
-    def _ask(self, method: str, path: str, body: object = None) -> None:
+    def _request(self, method: str, path: str, body: object = None) -> None:
         target = self.target
         login = b64encode(f"{target.user}:{target.password}".encode()).decode()
         headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
@@ -53,7 +53,7 @@ class Managed:
 
 @contextlib.contextmanager
 def managing(broker: Target) -> Iterator[Managed]:
-    """The broker itself, or a Leveret of its own, because the shared one serves no HTTP."""
+    """The broker itself, or a separate Leveret, because the shared one has no HTTP server."""
     with contextlib.ExitStack() as stack:
         target = broker if broker.is_rabbitmq else stack.enter_context(running_leveret())
         managed = Managed(target)

@@ -18,7 +18,7 @@ def test_c110_delivery_tags_grow_over_consume_and_get(channel, queue, names):
     channel.fill(polled, "xy")
     assert channel.get_one(polled, no_ack=False).tag == 1
     channel.consume(queue)
-    assert [got.tag for got in channel.deliveries(2)] == [2, 3]
+    assert [message.tag for message in channel.deliveries(2)] == [2, 3]
     assert channel.get_one(polled).tag == 4
     channel.nack(2)
     assert channel.deliver().tag == 5
@@ -31,9 +31,9 @@ def test_c110_delivery_tags_restart_with_the_channel(channel, queue):
     assert channel.get_one(queue).tag == 1
 
 
-@pytest.mark.parametrize("how", ["ack", "nack", "reject"])
-def test_c111_unknown_delivery_tag(channel, queue, how):
-    method = {"ack": Basic.Ack(7), "nack": Basic.Nack(7), "reject": Basic.Reject(7)}[how]
+@pytest.mark.parametrize("method_name", ["ack", "nack", "reject"])
+def test_c111_unknown_delivery_tag(channel, queue, method_name):
+    method = {"ack": Basic.Ack(7), "nack": Basic.Nack(7), "reject": Basic.Reject(7)}[method_name]
     channel.refused(method, 406, "PRECONDITION_FAILED - unknown delivery tag 7")
 
 
@@ -91,7 +91,7 @@ def test_c113_multiple_with_a_tag_already_acked(channel, queue):
     channel.refused(Basic.Ack(2, multiple=True), 406, "unknown delivery tag 2")
 
 
-def test_c113_multiple_with_a_tag_never_given(channel, queue):
+def test_c113_multiple_with_a_tag_never_sent(channel, queue):
     channel.fill(queue, "a")
     channel.get_one(queue, no_ack=False)
     channel.refused(Basic.Ack(5, multiple=True), 406, "unknown delivery tag 5")
@@ -109,7 +109,7 @@ def test_c114_requeued_messages_return_to_their_place(channel, queue):
     channel.send(Basic.Reject(4, requeue=True))
     channel.wait_ready(queue, 5)
     again = [channel.get_one(queue) for _ in range(5)]
-    assert [(got.body, got.redelivered) for got in again] == [
+    assert [(message.body, message.redelivered) for message in again] == [
         (b"a", True),
         (b"c", True),
         (b"d", True),
@@ -136,7 +136,7 @@ def test_c114_channel_close_requeues_in_order(client, channel, queue):
     other.call(Channel.Close(200, "", 0, 0))
     channel.wait_ready(queue, 4)
     again = [channel.get_one(queue) for _ in range(4)]
-    assert [(got.body, got.redelivered) for got in again] == [
+    assert [(message.body, message.redelivered) for message in again] == [
         (b"a", True),
         (b"b", True),
         (b"c", True),
@@ -155,7 +155,7 @@ def test_c114_lost_connection_requeues(connect, channel, queue):
     assert channel.get_one(queue).redelivered
 
 
-def test_c114_rejected_without_requeue_is_gone(channel, queue):
+def test_c114_message_rejected_without_requeue_is_dropped(channel, queue):
     channel.fill(queue, "abc")
     for _ in range(3):
         channel.get_one(queue, no_ack=False)
@@ -174,8 +174,8 @@ def test_c116_recover_requeues_and_answers_first(channel, queue):
     channel.expect(Basic.RecoverOk)
     again = channel.deliveries(2)
     assert bodies(again) == [b"a", b"b"]
-    assert all(got.redelivered for got in again)
-    assert [got.tag for got in again] == [3, 4]
+    assert all(message.redelivered for message in again)
+    assert [message.tag for message in again] == [3, 4]
 
 
 def test_c116_recover_async_is_silent(channel, queue):

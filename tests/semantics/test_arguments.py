@@ -1,6 +1,6 @@
-"""Row C-89, whole: every argument with good and bad values on every type of queue.
+"""Row C-89, complete: every argument with valid and invalid values on every type of queue.
 
-Both brokers are held to one table. Where they differ on purpose, the difference is in it.
+Both brokers are tested with one table, which includes the differences on purpose.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 from pamqp.commands import Channel, Queue
 
 KINDS = ("classic", "quorum", "stream")
-TAKEN, FOREIGN, WRONG = "taken", "of another type", "wrong value"
+ACCEPTED, OTHER_TYPE, INVALID = "taken", "of another type", "wrong value"
 
 VALUES: dict[str, tuple[str, list[object], list[object]]] = {
     "x-message-ttl": ("cq", [1_000, 0], [-1, "a", True]),
@@ -33,16 +33,16 @@ VALUES: dict[str, tuple[str, list[object], list[object]]] = {
     "x-max-in-memory-bytes": ("q", [10], [-1, "a"]),
     "x-max-age": ("s", ["1h"], ["1x", 1]),
     "x-stream-max-segment-size-bytes": ("s", [1_000_000], [-1, "a"]),
-    "x-nobody-knows": ("cqs", ["this", 1, False], []),
+    "x-unknown": ("cqs", ["this", 1, False], []),
 }
-"""Name: the types that have it in RabbitMQ 3.10, good values, bad values."""
+"""By name: queue types with this argument in RabbitMQ 3.10, valid and invalid values."""
 
-ALSO_HERE = {
+ALSO_IN_LEVERET = {
     "classic": {"x-delivery-limit", "x-dead-letter-strategy", "x-queue-leader-locator"},
     "quorum": {"x-max-priority"},
     "stream": set[str](),
 }
-ONLY_HERE: dict[str, tuple[str, list[object], list[object]]] = {
+ONLY_IN_LEVERET: dict[str, tuple[str, list[object], list[object]]] = {
     "x-partitions": ("s", [2], [0, "a"]),
     "x-cleanup-policy": ("s", ["compact", "delete"], ["bad"]),
     "x-delete-retention": ("s", ["1h"], ["1x"]),
@@ -56,40 +56,44 @@ ONLY_HERE: dict[str, tuple[str, list[object], list[object]]] = {
     "x-cache-size": ("cq", [9], [0]),
     "x-cache-ttl": ("cq", [9], [0]),
 }
-"""What RabbitMQ 3.10 lets pass unread, or breaks at."""
+"""Arguments that RabbitMQ 3.10 ignores, or that make it fail."""
 
 
 def outcome(channel, queue, kind, name, value):
-    """What comes of a declaration; the channel is open afterwards."""
+    """The outcome of a declare; the channel is open afterwards."""
     arguments = {"x-queue-type": kind, name: value}
     channel.send(Queue.Declare(queue=queue, durable=True, arguments=arguments))
     answer = channel.expect((Queue.DeclareOk, Channel.Close))
     if isinstance(answer, Queue.DeclareOk):
         channel.call(Queue.Delete(queue=queue))
-        return TAKEN
+        return ACCEPTED
     assert isinstance(answer, Channel.Close)
     channel.send(Channel.CloseOk())
     channel.call(Channel.Open())
     start = f"PRECONDITION_FAILED - invalid arg '{name}' for queue '{queue}' in vhost "
     assert answer.reply_code == 406 and answer.reply_text.startswith(start)
     end = f" of queue type rabbit_{kind}_queue"
-    return FOREIGN if answer.reply_text.endswith(end) else WRONG
+    return OTHER_TYPE if answer.reply_text.endswith(end) else INVALID
 
 
-def judged(table, kind, also=frozenset()):
-    """What the table says must come of each value."""
+def expected_outcomes_of(table, kind, also=frozenset()):
+    """The expected outcome of each value, according to the table."""
     for name, (kinds, good, bad) in table.items():
         is_known = kind[0] in kinds or name in also
-        for values, come in ((good, TAKEN), (bad, WRONG)):
+        for values, outcome_ in ((good, ACCEPTED), (bad, INVALID)):
             for value in values:
-                yield name, value, come if is_known else FOREIGN
+                yield name, value, outcome_ if is_known else OTHER_TYPE
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_c089_every_argument_on_every_type_of_queue(channel, names, kind, expected):
-    also = expected(leveret=ALSO_HERE[kind], rabbitmq=set())
-    wanted = list(judged(VALUES, kind, also))
-    wanted += expected(leveret=list(judged(ONLY_HERE, kind)), rabbitmq=[])
+    also = expected(leveret=ALSO_IN_LEVERET[kind], rabbitmq=set())
+    expected_outcomes = list(expected_outcomes_of(VALUES, kind, also))
+    only_in_leveret = list(expected_outcomes_of(ONLY_IN_LEVERET, kind))
+    expected_outcomes += expected(leveret=only_in_leveret, rabbitmq=[])
     queue = names.queue()
-    came = [(name, value, outcome(channel, queue, kind, name, value)) for name, value, _ in wanted]
-    assert came == wanted
+    outcomes = [
+        (name, value, outcome(channel, queue, kind, name, value))
+        for name, value, _ in expected_outcomes
+    ]
+    assert outcomes == expected_outcomes

@@ -1,4 +1,4 @@
-"""Rows C-39 to C-46: the life of a channel."""
+"""Rows C-39 to C-46: opening, using and closing channels."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import struct
 
 import pytest
 from pamqp import commands
-from pamqp.commands import Basic, Channel, Exchange, Queue
+from pamqp.commands import Basic, Channel, Connection, Exchange, Queue
 
 from tests.support import wire
 
 
 def missing():
-    """A method that fails softly, wherever it is sent."""
+    """A method that always causes a soft error."""
     return Queue.Declare(queue="no-such-queue", passive=True)
 
 
@@ -47,14 +47,14 @@ def test_c041_channel_max_limits_the_count_of_open_channels(connect):
     client.expect_close(530)
 
 
-def test_c041_a_closed_channel_no_longer_counts(connect):
+def test_c041_closed_channel_is_not_counted(connect):
     client = connect(channel_max=1)
     for number in (1, 2, 1):
         client.channel(number).call(Channel.Close(200, "", 0, 0))
     client.channel()
 
 
-def test_c042_a_closing_channel_ignores_everything_until_close_ok(channel, names):
+def test_c042_closing_channel_ignores_everything_until_close_ok(channel, names):
     queue = names.queue()
     channel.declare(queue)
     channel.send(missing())
@@ -67,7 +67,7 @@ def test_c042_a_closing_channel_ignores_everything_until_close_ok(channel, names
     assert channel.ready(queue) == 0
 
 
-def test_c042_a_crossing_close_is_answered_and_frees_the_number(client, channel):
+def test_c042_simultaneous_close_is_answered_and_frees_the_number(client, channel):
     channel.send(missing(), Channel.Close(200, "", 0, 0))
     assert channel.expect(Channel.Close).reply_code == 404
     channel.expect(Channel.CloseOk)
@@ -75,23 +75,45 @@ def test_c042_a_crossing_close_is_answered_and_frees_the_number(client, channel)
     channel.expect(Channel.OpenOk)
 
 
-def test_c043_soft_error_names_the_method_and_leaves_others_alone(client, channel, names):
+@pytest.mark.parametrize("repeats", [2, 40])
+def test_c042_each_close_behind_a_durable_declare_is_answered(client, channel, names, repeats):
+    """The first close waits for the declare, and the others are sent before it is answered."""
+    closes = [Channel.Close(200, "", 0, 0)] * repeats
+    channel.send(Queue.Declare(queue=names.queue(), durable=True), *closes)
+    channel.expect(Queue.DeclareOk)
+    channel.expect(Channel.CloseOk)
+    client.send(0, Connection.Close(200, "", 0, 0))
+    client.expect(Connection.CloseOk)
+
+
+@pytest.mark.parametrize("first", [Channel.Close(200, "", 0, 0), missing()])
+def test_c042_methods_behind_a_deferred_close_do_not_delay_connection_close(
+    client, channel, names, first
+):
+    leftover = [Basic.Qos(prefetch_count=1)] * 60
+    close = wire.encode(0, Connection.Close(200, "", 0, 0))
+    channel.send(Queue.Declare(queue=names.queue(), durable=True), first, *leftover, close)
+    channel.expect(Queue.DeclareOk)
+    client.expect(Connection.CloseOk)
+
+
+def test_c043_soft_error_names_the_method_and_closes_only_its_channel(client, channel, names):
     queue = names.queue()
     other = client.channel(2)
     other.declare(queue)
     other.fill(queue, "ab")
     other.consume(queue, "elsewhere")
-    kept = other.deliver()
+    delivery = other.deliver()
     assert other.deliver().body == b"b"
     other.nack(2)
     assert other.deliver().redelivered
     close = channel.refused(missing(), 404)
     assert (close.class_id, close.method_id) == (50, 10)
-    other.ack(kept.tag)
+    other.ack(delivery.tag)
     assert other.declare(queue, passive=True).consumer_count == 1
 
 
-def test_c043_soft_error_requeues_what_the_channel_had_not_acked(client, channel, names):
+def test_c043_soft_error_requeues_unacked_messages(client, channel, names):
     queue = names.queue()
     channel.declare(queue)
     channel.fill(queue, "abc")
@@ -101,14 +123,14 @@ def test_c043_soft_error_requeues_what_the_channel_had_not_acked(client, channel
     other = client.channel(2)
     other.wait_ready(queue, 3)
     again = [other.get_one(queue) for _ in range(3)]
-    assert [(got.body, got.redelivered) for got in again] == [
+    assert [(method.body, method.redelivered) for method in again] == [
         (b"a", True),
         (b"b", True),
         (b"c", False),
     ]
 
 
-def test_c043_soft_error_behind_a_durable_declare_names_its_own_method(channel, names):
+def test_c043_soft_error_after_a_durable_declare_names_its_own_method(channel, names):
     queue = names.queue()
     channel.send(Queue.Declare(queue=queue, durable=True))
     channel.publish("no-such-exchange", "k")
@@ -133,32 +155,32 @@ def test_c044_flow_off_is_not_implemented(client, channel):
 
 
 def test_c045_success_of_a_nowait_method_is_silent(channel, names):
-    queue, one, two = names.queue(), names.exchange(), names.exchange()
+    queue, first, second = names.queue(), names.exchange(), names.exchange()
     channel.send(
-        Exchange.Declare(exchange=one, nowait=True),
-        Exchange.Declare(exchange=two, exchange_type="fanout", nowait=True),
+        Exchange.Declare(exchange=first, nowait=True),
+        Exchange.Declare(exchange=second, exchange_type="fanout", nowait=True),
         Queue.Declare(queue=queue, nowait=True),
-        Queue.Bind(queue=queue, exchange=one, routing_key="k", nowait=True),
-        Exchange.Bind(destination=one, source=two, routing_key="k", nowait=True),
+        Queue.Bind(queue=queue, exchange=first, routing_key="k", nowait=True),
+        Exchange.Bind(destination=first, source=second, routing_key="k", nowait=True),
         commands.Confirm.Select(nowait=True),
         Basic.Consume(queue=queue, consumer_tag="t", no_ack=True, nowait=True),
     )
-    channel.publish(two, "k", b"through")
-    got = channel.client.next_on(1).decode()
-    frames = {type(got)}
-    if isinstance(got, Basic.Ack):
+    channel.publish(second, "k", b"through")
+    method = channel.client.next_on(1).decode()
+    frames = {type(method)}
+    if isinstance(method, Basic.Ack):
         assert channel.deliver().body == b"through"
     else:
-        assert isinstance(got, Basic.Deliver)
+        assert isinstance(method, Basic.Deliver)
         channel.client.next_on(1)
         channel.client.next_on(1)
         frames.add(type(channel.expect(Basic.Ack)))
     channel.send(
         Basic.Cancel(consumer_tag="t", nowait=True),
         Queue.Purge(queue=queue, nowait=True),
-        Exchange.Unbind(destination=one, source=two, routing_key="k", nowait=True),
+        Exchange.Unbind(destination=first, source=second, routing_key="k", nowait=True),
         Queue.Delete(queue=queue, nowait=True),
-        Exchange.Delete(exchange=one, nowait=True),
+        Exchange.Delete(exchange=first, nowait=True),
     )
     channel.refused(Queue.Declare(queue=queue, passive=True), 404)
 
@@ -179,7 +201,7 @@ def test_c045_error_of_a_nowait_method_closes_the_channel(channel, method, code)
     channel.refused(method, code)
 
 
-@pytest.mark.parametrize("pad", ["", "x", "xx"])  # puts the cut at each octet of a character
+@pytest.mark.parametrize("pad", ["", "x", "xx"])  # truncates at each byte of a character
 def test_c046_long_reply_text_is_cut_and_stays_valid(channel, expected, pad):
     channel.send(wire.queue_declare(1, pad + "€" * 80, flags=1))
     payload = channel.client.next_on(1).payload
@@ -187,5 +209,5 @@ def test_c046_long_reply_text_is_cut_and_stays_valid(channel, expected, pad):
     text = payload[7 : 7 + payload[6]]
     assert text.startswith(f"NOT_FOUND - no queue '{pad}€€€".encode())
     assert len(text) > 240
-    # RabbitMQ 3.10 cuts wherever the limit falls.
+    # RabbitMQ 3.10 truncates also within a character.
     text.decode(errors=expected(leveret="strict", rabbitmq="replace"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
-from pamqp.commands import Basic, Channel, Queue
+from pamqp.commands import Basic, Channel, Queue, Tx
 
 from tests.semantics.steps import bodies, lose
 
@@ -39,7 +40,7 @@ def test_c119_unacked_deliveries_survive_the_cancel(channel, queue):
     channel.wait_ready(queue, 1)
 
 
-def test_c120_consumer_tag_used_twice(client, channel, queue):
+def test_c120_duplicate_consumer_tag_is_refused(client, channel, queue):
     channel.consume(queue, "mine")
     channel.send(Basic.Consume(queue=queue, consumer_tag="mine"))
     client.expect_close(530, "attempt to reuse consumer tag 'mine'")
@@ -52,13 +53,13 @@ def test_c120_consumer_tag_is_free_on_another_channel_and_after_cancel(client, c
     channel.consume(queue, "mine")
 
 
-def test_c121_server_makes_a_consumer_tag(channel, queue):
+def test_c121_server_generates_a_consumer_tag(channel, queue):
     tag = channel.consume(queue)
     assert tag.startswith("amq.ctag-")
     assert channel.consume(queue) != tag
 
 
-def test_c122_exclusive_consumer_keeps_others_out(client, channel, queue, broker):
+def test_c122_exclusive_consumer_excludes_others(client, channel, queue, broker):
     channel.consume(queue, "only", exclusive=True)
     text = f"queue '{queue}' in vhost '{broker.vhost}' in exclusive use"
     other = client.channel(2)
@@ -70,23 +71,23 @@ def test_c122_exclusive_consumer_keeps_others_out(client, channel, queue, broker
     other.consume(queue)
 
 
-def test_c122_exclusive_consumer_comes_too_late(client, channel, queue):
+def test_c122_exclusive_consumer_is_refused_if_the_queue_has_consumers(client, channel, queue):
     channel.consume(queue)
     client.channel(2).refused(Basic.Consume(queue=queue, exclusive=True), 403, "in exclusive use")
 
 
-def test_c123_consumer_is_told_that_its_queue_was_deleted(connect, client, channel, queue):
-    told = connect().channel()
-    untold = connect(capabilities={}).channel()
-    told.consume(queue, "told")
-    untold.consume(queue, "untold")
+def test_c123_consumer_is_cancelled_when_its_queue_is_deleted(connect, client, channel, queue):
+    notified = connect().channel()
+    not_notified = connect(capabilities={}).channel()
+    notified.consume(queue, "notified")
+    not_notified.consume(queue, "not-notified")
     channel.call(Queue.Delete(queue=queue))
-    assert told.expect(Basic.Cancel).consumer_tag == "told"
-    told.expect_silence(0.02)
-    untold.expect_silence()
+    assert notified.expect(Basic.Cancel).consumer_tag == "notified"
+    notified.expect_silence(0.02)
+    not_notified.expect_silence()
 
 
-def test_c123_who_deletes_is_answered_before_its_own_consumers_are_told(channel, queue):
+def test_c123_delete_ok_is_sent_before_the_cancel_of_own_consumers(channel, queue):
     channel.consume(queue, "one")
     channel.consume(queue, "two")
     channel.call(Queue.Delete(queue=queue))
@@ -94,7 +95,7 @@ def test_c123_who_deletes_is_answered_before_its_own_consumers_are_told(channel,
 
 
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
-def test_c123_a_refused_delete_tells_nobody(channel, names, durable):
+def test_c123_refused_delete_cancels_no_consumer(channel, names, durable):
     queue = names.queue()
     channel.declare(queue, durable=durable)
     channel.consume(queue, "one")
@@ -105,7 +106,7 @@ def test_c123_a_refused_delete_tells_nobody(channel, names, durable):
     channel.expect(Basic.Cancel)
 
 
-def test_c123_consumer_tag_is_free_after_the_notice(channel, queue, names):
+def test_c123_consumer_tag_can_be_reused_after_the_cancel(channel, queue, names):
     other = names.queue()
     channel.declare(other)
     channel.consume(queue, "t")
@@ -136,13 +137,13 @@ def test_c124_prefetch_is_per_consumer_started_later(channel, queue, names):
     channel.expect_silence()
 
 
-def test_c124_a_later_qos_and_a_running_consumer(channel, queue, expected):
+def test_c124_later_qos_applies_to_a_running_consumer(channel, queue, expected):
     channel.fill(queue, "abcde")
     channel.qos(1)
     channel.consume(queue)
     assert channel.deliver().body == b"a"
     channel.qos(3)
-    # RabbitMQ leaves the running consumer at 1; kombu relies on the new limit reaching it.
+    # RabbitMQ keeps the limit of the running consumer at 1; kombu relies on the new limit.
     more = expected(leveret=2, rabbitmq=0)
     assert len(channel.deliveries(more)) == more
     channel.expect_silence()
@@ -171,7 +172,9 @@ def test_c125_both_limits_apply_together(channel, queue, names):
     channel.fill(queue, "abcd")
     channel.fill(second, "wxyz")
     channel.qos(3)
-    channel.qos(5, shared=True)  # in this order: RabbitMQ drops the shared limit at the other
+    channel.qos(
+        5, shared=True
+    )  # in this order, because RabbitMQ drops the shared limit in the other
     channel.consume(queue, "one")
     assert bodies(channel.deliveries(3)) == [b"a", b"b", b"c"]
     channel.expect_silence()
@@ -191,7 +194,7 @@ def test_c125_raising_the_shared_limit_reaches_running_consumers(channel, queue)
     channel.expect_silence()
 
 
-def test_c125_a_later_limit_per_consumer_lifts_the_shared_one(channel, queue, names):
+def test_c125_later_prefetch_per_consumer_removes_the_shared_limit(channel, queue, names):
     second = names.queue()
     channel.declare(second)
     channel.fill(queue, "abcd")
@@ -205,7 +208,7 @@ def test_c125_a_later_limit_per_consumer_lifts_the_shared_one(channel, queue, na
     channel.expect_silence()
 
 
-def test_c125_lifting_the_shared_limit_reaches_running_consumers(channel, queue):
+def test_c125_removing_the_shared_limit_reaches_running_consumers(channel, queue):
     channel.fill(queue, "abcd")
     channel.qos(1, shared=True)
     channel.consume(queue)
@@ -213,6 +216,63 @@ def test_c125_lifting_the_shared_limit_reaches_running_consumers(channel, queue)
     channel.expect_silence()
     channel.qos(0)
     assert bodies(channel.deliveries(3)) == [b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("prefetch", [1, 5])
+def test_c125_shared_limit_serves_all_queues_of_the_channel(client, make, channel, prefetch):
+    queues = [make() for _ in range(3)]
+    for queue in queues:
+        channel.fill(queue, [b"x"] * 60)
+    worker = client.channel(2)
+    worker.qos(prefetch, shared=True)
+    worker.send(*(Basic.Consume(queue=queue, consumer_tag=queue, nowait=True) for queue in queues))
+    served: Counter[str] = Counter()
+    for _ in range(99):
+        delivery = worker.deliver()
+        served[delivery.method.consumer_tag] += 1
+        worker.ack(delivery.tag)
+    assert min(served[queue] for queue in queues) > 15, served
+
+
+def test_c125_deliveries_of_a_cancelled_consumer_count_for_the_shared_limit(channel, make):
+    first, second = make(), make()
+    channel.fill(first, "ab")
+    channel.fill(second, "w")
+    channel.qos(2, shared=True)
+    channel.consume(first, "one")
+    held = channel.deliveries(2)
+    channel.cancel("one")
+    channel.consume(second, "two")
+    channel.expect_silence()
+    channel.ack(held[0].tag)
+    assert channel.deliver().body == b"w"
+
+
+def test_c125_shared_limit_is_free_again_at_the_commit(channel, queue):
+    channel.fill(queue, "abc")
+    channel.call(Tx.Select())
+    channel.qos(2, shared=True)
+    channel.consume(queue)
+    held = channel.deliveries(2)
+    channel.ack(held[0].tag)
+    channel.expect_silence()
+    channel.send(Tx.Commit())
+    channel.expect(Tx.CommitOk)
+    assert channel.deliver().body == b"c"
+
+
+def test_c125_direct_replies_do_not_wait_for_the_shared_limit(channel, queue):
+    channel.consume("amq.rabbitmq.reply-to", "replies", no_ack=True)
+    channel.fill(queue, "ab")
+    channel.qos(1, shared=True)
+    channel.consume(queue, "one")
+    channel.deliver()
+    channel.publish("", queue, b"request", reply_to="amq.rabbitmq.reply-to")
+    request = channel.get_one(queue)
+    while request.body != b"request":
+        request = channel.get_one(queue)
+    channel.publish("", request.properties.reply_to, b"reply")
+    assert channel.deliver().body == b"reply"
 
 
 def test_c126_prefetch_zero_is_no_limit(channel, queue):
@@ -227,7 +287,22 @@ def test_c126_prefetch_size_is_not_implemented(client, channel):
     client.expect_close(540)
 
 
-def test_c127_get_ignores_qos_and_counts_what_is_left(channel, queue):
+def test_c127_got_messages_do_not_count_for_the_shared_limit(channel, make):
+    polled, queue = make(), make()
+    channel.fill(polled, "abc")
+    channel.fill(queue, "wxyz")
+    channel.qos(2, shared=True)
+    got = [channel.get_one(polled, no_ack=False) for _ in range(3)]
+    channel.consume(queue)
+    held = channel.deliveries(2)
+    for content in got:
+        channel.ack(content.tag)
+    channel.expect_silence()
+    channel.ack(held[0].tag)
+    assert channel.deliver().body == b"y"
+
+
+def test_c127_get_ignores_qos_and_counts_the_remaining_messages(channel, queue):
     channel.fill(queue, "abc")
     channel.qos(1)
     got = [channel.get_one(queue, no_ack=False) for _ in range(3)]
@@ -240,7 +315,7 @@ def test_c127_get_from_a_missing_queue(channel):
     channel.refused(Basic.Get(queue="no-such-queue"), 404)
 
 
-def test_c128_automatic_acks_are_not_counted_and_not_kept(connect, channel, queue):
+def test_c128_automatic_acks_are_not_counted_as_unacked(connect, channel, queue):
     channel.fill(queue, "abcde")
     other = connect()
     consumer = other.channel()
@@ -252,6 +327,19 @@ def test_c128_automatic_acks_are_not_counted_and_not_kept(connect, channel, queu
     assert channel.ready(queue) == 0
 
 
+def test_c128_consumer_without_acks_waits_while_the_shared_limit_is_used_up(channel, make):
+    queue, other = make(), make()
+    channel.fill(queue, "a")
+    channel.fill(other, "wxyz")
+    channel.qos(1, shared=True)
+    channel.consume(queue, "one")
+    held = channel.deliver()
+    channel.consume(other, "two", no_ack=True)
+    channel.expect_silence()
+    channel.ack(held.tag)
+    assert bodies(channel.deliveries(4)) == [b"w", b"x", b"y", b"z"]
+
+
 def test_c129_no_local_is_ignored(channel, queue):
     channel.consume(queue, no_ack=True, no_local=True)
     channel.publish("", queue, b"own")
@@ -261,7 +349,7 @@ def test_c129_no_local_is_ignored(channel, queue):
 # -- dispatch --------------------------------------------------------------------------------
 
 
-def test_c130_equal_consumers_take_turns(client, channel, queue):
+def test_c130_consumers_of_equal_priority_are_served_round_robin(client, channel, queue):
     consumers = [client.channel(number) for number in (2, 3, 4)]
     for consumer in consumers:
         consumer.consume(queue, no_ack=True)
@@ -271,7 +359,7 @@ def test_c130_equal_consumers_take_turns(client, channel, queue):
     assert sorted(itertools.chain(*shares)) == [b"%d" % number for number in range(9)]
 
 
-def test_c130_a_message_waits_for_nobody_in_particular(client, channel, queue):
+def test_c130_message_goes_to_any_consumer_with_credit(client, channel, queue):
     full, free = client.channel(2), client.channel(3)
     full.qos(1)
     full.consume(queue)
@@ -284,7 +372,7 @@ def test_c130_a_message_waits_for_nobody_in_particular(client, channel, queue):
     assert bodies(free.deliveries(2)) == [b"second", b"third"]
 
 
-def test_c130_higher_priority_first_while_it_has_credit(client, channel, queue):
+def test_c130_higher_priority_is_served_first_while_it_has_credit(client, channel, queue):
     low, high = client.channel(2), client.channel(3)
     low.consume(queue)
     high.qos(2)
@@ -314,20 +402,29 @@ def test_c130_priority_of_a_wrong_type(channel, queue):
     channel.refused(Basic.Consume(queue=queue, arguments={"x-priority": "high"}), 406, "x-priority")
 
 
-@pytest.mark.parametrize("how", ["consume", "get"])
-def test_c134_a_delivery_nobody_acks_costs_the_channel(
-    client, connect, channel, names, expected, how
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_only_a_stream_has_offsets(client, channel, names, kind):
+    queue = names.queue()
+    channel.declare(queue, durable=True, arguments={"x-queue-type": kind})
+    consume = Basic.Consume(queue=queue, arguments={"x-stream-offset": "next"})
+    place = f"for queue '{queue}' in vhost '/' of queue type rabbit_{kind}_queue"
+    client.channel(2).refused(consume, 406, f"invalid arg 'x-stream-offset' {place}")
+
+
+@pytest.mark.parametrize("method_name", ["consume", "get"])
+def test_c134_delivery_without_ack_closes_the_channel(
+    client, connect, channel, names, expected, method_name
 ):
     queue = names.queue()
     channel.declare(queue, arguments={"x-consumer-timeout": 200})
     channel.fill(queue, "a")
     late = connect().channel()
-    if how == "consume":
+    if method_name == "consume":
         late.consume(queue)
         late.deliver()
     else:
         late.get_one(queue, no_ack=False)
-    # RabbitMQ 3.10 knows no such argument, only a setting, and looks once a minute.
+    # RabbitMQ 3.10 has only a setting for this, no argument, and checks it once a minute.
     if expected(leveret=True, rabbitmq=False):
         close = late.expect_close(406, "delivery acknowledgement on channel 1 timed out")
         assert (close.class_id, close.method_id) == (0, 0)

@@ -96,7 +96,7 @@ def test_c050_unknown_exchange_type(client, channel, names, expected):
     ],
     ids=["declare", "passive", "delete", "bind from", "bind to", "unbind from", "unbind to"],
 )
-def test_c051_default_exchange_is_untouchable(channel, method):
+def test_c051_default_exchange_cannot_be_changed(channel, method):
     channel.refused(method, 403, DEFAULT_EXCHANGE)
 
 
@@ -164,7 +164,7 @@ def test_c057_publish_to_an_internal_exchange(channel, names, broker):
     )
 
 
-def test_c057_an_internal_exchange_is_refused_before_the_message_is_judged(channel, names):
+def test_c057_internal_exchange_is_refused_before_the_message_is_validated(channel, names):
     exchange = names.exchange()
     channel.exchange(exchange, internal=True)
     wrong: dict[str, Any] = {"CC": "no array"}
@@ -172,7 +172,7 @@ def test_c057_an_internal_exchange_is_refused_before_the_message_is_judged(chann
     channel.expect_close(403, "internal exchange")
 
 
-def test_c057_internal_exchange_routes_what_other_exchanges_pass_on(channel, names):
+def test_c057_internal_exchange_routes_messages_from_other_exchanges(channel, names):
     queue, inner, outer = names.queue(), names.exchange(), names.exchange()
     channel.exchange(inner, "fanout", internal=True)
     channel.exchange(outer, "fanout")
@@ -192,7 +192,7 @@ def test_c058_default_exchange_reaches_every_queue_by_name(channel, names):
     assert (got.method.exchange, got.method.routing_key, got.body) == ("", queue, b"direct")
 
 
-def test_c059_bind_names_the_missing_exchange_first(channel, names):
+def test_c059_bind_reports_the_missing_exchange_first(channel, names):
     queue, exchange = names.queue(), names.exchange()
     channel.declare(queue)
     channel.exchange(exchange)
@@ -215,7 +215,7 @@ def test_c059_exchange_bind_to_missing_exchanges(channel, names):
         channel.open()
 
 
-def test_c060_unbind_of_anything_missing(channel, names):
+def test_c060_unbind_of_missing_objects(channel, names):
     queue, exchange = names.queue(), names.exchange()
     channel.declare(queue)
     channel.exchange(exchange)
@@ -261,19 +261,19 @@ def test_c062_several_matching_bindings_make_one_copy(channel, names):
 
 
 def test_c062_cycle_of_exchanges_makes_one_copy(channel, names):
-    queue, one, two = names.queue(), names.exchange(), names.exchange()
+    queue, first, second = names.queue(), names.exchange(), names.exchange()
     channel.declare(queue)
-    for exchange in (one, two):
+    for exchange in (first, second):
         channel.exchange(exchange, "fanout")
         channel.bind(queue, exchange)
-    channel.call(Exchange.Bind(destination=two, source=one))
-    channel.call(Exchange.Bind(destination=one, source=two))
-    channel.call(Exchange.Bind(destination=one, source=one))
-    channel.fill_through(one, "", queue, 1)
+    channel.call(Exchange.Bind(destination=second, source=first))
+    channel.call(Exchange.Bind(destination=first, source=second))
+    channel.call(Exchange.Bind(destination=first, source=first))
+    channel.fill_through(first, "", queue, 1)
     assert channel.drain(queue) == [b"x"]
 
 
-def test_c063_auto_delete_exchange_goes_with_its_last_binding(channel, names):
+def test_c063_auto_delete_exchange_is_deleted_with_its_last_binding(channel, names):
     queue, exchange = names.queue(), names.exchange()
     channel.declare(queue)
     channel.exchange(exchange, auto_delete=True)
@@ -286,7 +286,7 @@ def test_c063_auto_delete_exchange_goes_with_its_last_binding(channel, names):
     channel.refused(Exchange.Declare(exchange=exchange, passive=True), 404)
 
 
-def test_c063_auto_delete_exchange_goes_with_its_last_queue(channel, names):
+def test_c063_auto_delete_exchange_is_deleted_with_its_last_queue(channel, names):
     queue, exchange, source = names.queue(), names.exchange(), names.exchange()
     channel.declare(queue)
     channel.exchange(exchange, auto_delete=True)
@@ -320,7 +320,9 @@ def test_c064_binding_of_another_connections_exclusive_queue(connect, channel, n
 
 
 @pytest.mark.parametrize("exchange", ["amq.direct", "c064-missing"])
-def test_c064_unbinding_what_is_not_bound_meets_no_lock(connect, channel, names, exchange):
+def test_c064_missing_binding_of_an_exclusive_queue_can_be_unbound(
+    connect, channel, names, exchange
+):
     queue = names.queue()
     connect().channel().declare(queue, exclusive=True)
     channel.call(Queue.Unbind(queue=queue, exchange=exchange, routing_key="k"))

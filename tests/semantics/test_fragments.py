@@ -1,8 +1,8 @@
-"""Row C-35: how the octets of a session are cut into writes has no effect on its outcome.
+"""Row C-35: how the bytes of a session are split into writes has no effect on its outcome.
 
-One scripted session, sent without waiting for answers, is replayed whole, octet by octet and
-in random chunks. What comes back is compared by meaning: answers in order per channel, messages
-in order per consumer, and the set of confirmed publishes (how confirms are joined is free).
+One scripted session, sent without waiting for answers, is replayed unsplit, byte by byte and in
+random chunks. The answers are compared in order per channel, the messages in order per consumer,
+and the confirmed publishes as a set (a broker may combine confirms as it likes).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def message(exchange, key, content, **options):
 
 
 def opening(target):
-    """The first half of what the client says: it ends with an error on channel 1."""
+    """The first half of the session, which ends with an error on channel 1."""
     login: Any = {"capabilities": {"publisher_confirms": True, "consumer_cancel_notify": True}}
     plain = wire.plain(target.user, target.password)
     script = [
@@ -59,7 +59,7 @@ def opening(target):
 
 
 def closing():
-    """The second half: channel 1 again, and a consumer on channel 2."""
+    """The second half of the session: channel 1 again, and a consumer on channel 2."""
     script = [
         (1, Channel.CloseOk()),
         (1, Channel.Open()),
@@ -73,11 +73,11 @@ def closing():
 
 
 def joined(script):
-    return b"".join(wire.encode(channel, thing) for channel, thing in script)
+    return b"".join(wire.encode(channel, method) for channel, method in script)
 
 
 class Outcome:
-    """What the server answered, by meaning."""
+    """The answers of the server, in a form that can be compared."""
 
     def __init__(self, client):
         self.client = client
@@ -91,19 +91,19 @@ class Outcome:
             self.client._inbox[frame.channel].append(frame)
             self.take(frame.channel, frame.decode())
 
-    def take(self, channel, thing):
-        if isinstance(thing, Basic.Deliver | Basic.GetOk | Basic.Return):
-            got = self.client.content(type(thing), channel)
-            text = f"{describe(thing)} {got.body!r} {got.header_payload!r}"
-            place = self.delivered if isinstance(thing, Basic.Deliver) else self.answers[channel]
-            place.append(text)
+    def take(self, channel, method):
+        if isinstance(method, Basic.Deliver | Basic.GetOk | Basic.Return):
+            content = self.client.content(type(method), channel)
+            text = f"{describe(method)} {content.body!r} {content.header_payload!r}"
+            target = self.delivered if isinstance(method, Basic.Deliver) else self.answers[channel]
+            target.append(text)
             return
         self.client.next_on(channel)
-        if isinstance(thing, Basic.Ack):
-            tag = thing.delivery_tag
-            self.confirmed |= set(range(1, tag + 1)) if thing.multiple else {tag}
+        if isinstance(method, Basic.Ack):
+            tag = method.delivery_tag
+            self.confirmed |= set(range(1, tag + 1)) if method.multiple else {tag}
         else:
-            self.answers[channel].append(describe(thing))
+            self.answers[channel].append(describe(method))
 
     def names(self, channel):
         return [text.split("(")[0] for text in self.answers[channel]]
@@ -113,7 +113,7 @@ class Outcome:
 
 
 def play(broker, cut):
-    """Run the session, its octets cut into writes by `cut`."""
+    """Run the session, its bytes split into writes by `cut`."""
     with contextlib.closing(broker.socket()) as client:
         outcome = Outcome(client)
         for chunk in cut(opening(broker)):
@@ -130,15 +130,15 @@ def play(broker, cut):
 
 
 @pytest.fixture(scope="module")
-def whole(broker):
+def reference(broker):
     """The outcome of the session sent in two writes."""
-    return play(broker, lambda octets: [octets])
+    return play(broker, lambda data: [data])
 
 
-def test_c035_whole(whole):
-    assert whole.confirmed == {1, 2, 3}
-    assert whole.names(0) == ["Connection.Start", "Connection.Tune", "Connection.OpenOk"]
-    assert whole.names(1) == [
+def test_c035_unsplit(reference):
+    assert reference.confirmed == {1, 2, 3}
+    assert reference.names(0) == ["Connection.Start", "Connection.Tune", "Connection.OpenOk"]
+    assert reference.names(1) == [
         "Channel.OpenOk",
         "Queue.DeclareOk",
         "Exchange.DeclareOk",
@@ -154,25 +154,25 @@ def test_c035_whole(whole):
     ]
 
 
-def test_c035_octet_by_octet(broker, whole):
-    def cut(octets):
-        """Every octet alone, except those deep inside the long bodies."""
+def test_c035_byte_by_byte(broker, reference):
+    def cut(data):
+        """Every byte in its own write, except those inside the long bodies."""
         edge = 1200
-        yield from (octets[at : at + 1] for at in range(edge))
-        yield octets[edge:-edge]
-        yield from (octets[at : at + 1] for at in range(len(octets) - edge, len(octets)))
+        yield from (data[at : at + 1] for at in range(edge))
+        yield data[edge:-edge]
+        yield from (data[at : at + 1] for at in range(len(data) - edge, len(data)))
 
-    assert play(broker, cut).comparable() == whole.comparable()
+    assert play(broker, cut).comparable() == reference.comparable()
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_c035_random_chunks(broker, whole, seed):
+def test_c035_random_chunks(broker, reference, seed):
     source = random.Random(seed)
 
-    def cut(octets):
-        while octets:
+    def cut(data):
+        while data:
             size = source.choice((1, 2, 7, 8, 50, 300, 4096))
-            yield octets[:size]
-            octets = octets[size:]
+            yield data[:size]
+            data = data[size:]
 
-    assert play(broker, cut).comparable() == whole.comparable()
+    assert play(broker, cut).comparable() == reference.comparable()

@@ -1,8 +1,8 @@
-"""Whatever octets arrive, the answer is AMQP and never an internal error (C-18 to C-28).
+"""The broker answers any bytes with AMQP, never with an internal error (C-18 to C-28).
 
-The scripted session of test_fragments is mutated by a seeded hand: octets flipped, cut out,
-doubled, lengths made huge. The broker may refuse it anywhere, but every frame it sends must be
-well formed, its close must blame the peer, and others must be served afterwards.
+The scripted session of test_fragments is mutated with a seed: bytes are flipped, removed or
+doubled, lengths are made huge. The broker may refuse it anywhere, but every frame it sends must be
+well formed, its close must name an error of the client, and it must serve other clients afterwards.
 """
 
 from __future__ import annotations
@@ -16,99 +16,99 @@ from pamqp.commands import Connection
 
 from tests.semantics.test_fragments import closing, opening
 from tests.support import wire
-from tests.support.rawclient import ConnectionEndedError, NothingCameError
+from tests.support.rawclient import ConnectionEndedError, NoFrameError
 
 
 @pytest.fixture
 def rounds(expected):
-    """RabbitMQ often takes its time to drop a connection; its own robustness is not our case."""
+    """Few rounds on RabbitMQ, which is often slow to drop a connection."""
     return expected(leveret=25, rabbitmq=1)
 
 
-def mutated(source, octets):
-    """The session with a few things wrong with it, mostly after the protocol header."""
-    octets = bytearray(octets)
+def mutated(source, data):
+    """The session with a few errors, mostly after the protocol header."""
+    data = bytearray(data)
     for _ in range(source.choice((1, 1, 2, 5))):
-        at = source.randrange(min(8, len(octets) - 1), len(octets))
+        at = source.randrange(min(8, len(data) - 1), len(data))
         kind = source.randrange(6)
         if kind == 0:
-            octets[at] = source.randrange(256)
+            data[at] = source.randrange(256)
         elif kind == 1:
-            octets[at] ^= 1 << source.randrange(8)
+            data[at] ^= 1 << source.randrange(8)
         elif kind == 2:
-            del octets[at : at + source.choice((1, 3, 40))]
+            del data[at : at + source.choice((1, 3, 40))]
         elif kind == 3:
-            octets[at:at] = octets[at : at + source.choice((1, 8, 100))]
+            data[at:at] = data[at : at + source.choice((1, 8, 100))]
         elif kind == 4:
-            octets[at : at + 4] = source.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\0\0\0"))
+            data[at : at + 4] = source.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\0\0\0"))
         else:
-            octets[at:at] = source.randbytes(source.choice((1, 4, 30)))
-    return bytes(octets)
+            data[at:at] = source.randbytes(source.choice((1, 4, 30)))
+    return bytes(data)
 
 
-def early_mutated(source, octets):
-    """The same, within the methods before the long bodies, where most of the meaning is."""
-    return mutated(source, octets[:700]) + octets[700:]
+def early_mutated(source, data):
+    """Errors within the methods before the long bodies."""
+    return mutated(source, data[:700]) + data[700:]
 
 
-def payload_mutated(source, octets):
-    """Frames stay whole: what is wrong is inside one or two of them."""
-    frames, at = [octets[:8]], 8
-    while at < len(octets):
-        kind, channel, size = struct.unpack_from(">BHI", octets, at)
-        frames.append(wire.frame(kind, channel, octets[at + 7 : at + 7 + size]))
+def payload_mutated(source, data):
+    """Errors within one or two frames, which stay complete."""
+    frames, at = [data[:8]], 8
+    while at < len(data):
+        kind, channel, size = struct.unpack_from(">BHI", data, at)
+        frames.append(wire.frame(kind, channel, data[at + 7 : at + 7 + size]))
         at += size + 8
     for _ in range(source.choice((1, 1, 2))):
-        which = source.randrange(1, len(frames))
-        kind, channel, size = struct.unpack_from(">BHI", frames[which])
-        payload = frames[which][7 : 7 + size]
+        index = source.randrange(1, len(frames))
+        kind, channel, size = struct.unpack_from(">BHI", frames[index])
+        payload = frames[index][7 : 7 + size]
         if size > 4:
-            wrong = mutated(source, b"\0" * 4 + payload)[4:]
-            frames[which] = wire.frame(kind, channel, wrong)
+            mutated_payload = mutated(source, b"\0" * 4 + payload)[4:]
+            frames[index] = wire.frame(kind, channel, mutated_payload)
     return b"".join(frames)
 
 
-def answers(broker, octets):
-    """Every frame the broker answers with, until it ends the connection or has no more."""
+def answers(broker, data):
+    """All frames that the broker sends, until it closes the connection or is silent."""
     client = broker.socket()
     frames = []
     try:
-        client.send_bytes(octets)
+        client.send_bytes(data)
         client._socket.shutdown(socket.SHUT_WR)
         while True:
             frames.append(client.next_frame(0.5))
-    except (ConnectionEndedError, NothingCameError, OSError):
+    except (ConnectionEndedError, NoFrameError, OSError):
         return frames
     finally:
         client.drop()
 
 
-def check(broker, octets):
-    for frame in answers(broker, octets):
-        thing = frame.decode()
-        if isinstance(thing, Connection.Close):
-            assert thing.reply_code != 541, thing.reply_text
+def check(broker, data):
+    for frame in answers(broker, data):
+        method = frame.decode()
+        if isinstance(method, Connection.Close):
+            assert method.reply_code != 541, method.reply_text
 
 
 @pytest.mark.parametrize("mutate", [mutated, early_mutated, payload_mutated])
 @pytest.mark.parametrize("seed", range(6))
 def test_c018_mutated_sessions(broker, names, rounds, seed, mutate):
     source = random.Random(seed)
-    octets = opening(broker) + closing()
+    data = opening(broker) + closing()
     for number in range(rounds):
-        # Names of its own each time: a mutation may well leave a queue or an exchange behind.
+        # New names each time, because a mutation may leave a queue or an exchange behind.
         name = b"fz%03d%04d" % (seed, number)
         names.queues += [name.decode(), name.decode() + "-2"]
         names.exchanges.append(name.decode())
-        check(broker, mutate(source, octets.replace(b"fragments", name)))
+        check(broker, mutate(source, data.replace(b"fragments", name)))
     broker.connect().close()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_c018_random_octets_after_the_handshake(broker, rounds, seed):
+def test_c018_random_bytes_after_the_handshake(broker, rounds, seed):
     source = random.Random(seed)
-    octets = opening(broker)
-    handshake = octets[: octets.index(wire.frame(1, 1, b"\0\x14\0\x0a\1\x30"))]
+    data = opening(broker)
+    handshake = data[: data.index(wire.frame(1, 1, b"\0\x14\0\x0a\1\x30"))]
     starts = (b"\0\x32\0\x0a", b"\0\x3c\0\x28", b"\0\x28\0\x0a", b"\0\x0a\0\x1f", b"")
     for _ in range(rounds):
         frames = b""

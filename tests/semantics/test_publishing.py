@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from pamqp.commands import Basic, Confirm, Queue, Tx
+from pamqp.commands import Basic, Channel, Confirm, Queue, Tx
 
 from tests.support import wire
 
 
-def test_c095_mandatory_and_unroutable_is_returned_then_acked(channel):
+def test_c095_unroutable_mandatory_message_is_returned_then_acked(channel):
     channel.confirm_select()
     channel.publish(
         "amq.direct", "nowhere", b"come back", mandatory=True, message_id="m", headers={"a": 1}
@@ -34,7 +34,7 @@ def test_c095_large_return_is_split_like_a_delivery(connect):
     assert channel.returned().body_sizes == (4088, 4088, 10_000 - 2 * 4088)
 
 
-def test_c096_unroutable_is_acked(channel):
+def test_c096_unroutable_message_is_acked(channel):
     channel.confirm_select()
     channel.publish("amq.direct", "nowhere")
     channel.confirmed(1)
@@ -51,7 +51,7 @@ def test_c097_immediate_is_not_implemented(client, channel, names):
 def test_c098_confirms_count_from_the_first_select(channel, names):
     queue = names.queue()
     channel.declare(queue)
-    channel.publish("", queue)  # before the select: no number
+    channel.publish("", queue)  # before the select: not counted
     channel.confirm_select()
     for _ in range(50):
         channel.publish("", queue)
@@ -95,7 +95,7 @@ def test_c099_tx_after_confirm(channel):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_c100_one_ack_when_all_queues_have_it(channel, names, persistent):
+def test_c100_message_is_acked_once_after_all_queues_have_it(channel, names, persistent):
     exchange = names.exchange()
     queues = [names.queue() for _ in range(5)]
     channel.exchange(exchange, "fanout")
@@ -120,7 +120,7 @@ def test_c101_queue_deleted_under_a_pending_confirm(channel, names):
 
 
 @pytest.mark.parametrize("expiration", ["x", "-1", "1.5", " 1", "315360000001"])
-def test_c102_expiration_that_is_no_plain_number(channel, names, expiration):
+def test_c102_expiration_that_is_not_a_number_is_refused(channel, names, expiration):
     queue = names.queue()
     channel.declare(queue)
     channel.confirm_select()
@@ -137,7 +137,7 @@ def test_c102_ten_years_are_allowed(channel, names):
     assert channel.get_one(queue).properties.expiration == "315360000000"
 
 
-def test_c104_user_id_of_somebody_else(channel, names, broker):
+def test_c104_user_id_of_another_user(channel, names, broker):
     queue = names.queue()
     channel.declare(queue)
     channel.publish("", queue, user_id=broker.user)
@@ -182,12 +182,12 @@ def test_c106_direct_reply_to(connect, channel, names):
     answer = channel.deliver()
     assert (answer.body, answer.properties.correlation_id) == (b"answer", "7")
     assert (answer.method.consumer_tag, answer.method.routing_key) == ("replies", address)
-    # Asking whether the requester still listens is a passive declare of its address.
+    # A passive declare of the reply address tests whether the requester still consumes.
     server.send(wire.queue_declare(1, address, flags=1))
     assert server.client.next_on(1).payload[4:].startswith(wire.shortstr(address))
 
 
-def test_c106_reply_to_somebody_who_left(connect, channel, names):
+def test_c106_reply_to_a_closed_channel(connect, channel, names):
     queue = names.queue()
     channel.declare(queue)
     asking = connect()
@@ -202,7 +202,7 @@ def test_c106_reply_to_somebody_who_left(connect, channel, names):
     channel.confirmed(1)
 
 
-def test_c107_published_in_a_transaction_is_invisible_until_commit(client, channel, names):
+def test_c107_message_published_in_a_transaction_is_invisible_until_commit(client, channel, names):
     queue = names.queue()
     other = client.channel(2)
     channel.declare(queue)
@@ -216,7 +216,28 @@ def test_c107_published_in_a_transaction_is_invisible_until_commit(client, chann
     assert other.drain(queue) == [b"a", b"b"]
 
 
-def test_c107_return_comes_after_commit_and_before_commit_ok(channel):
+def test_c107_runs_of_messages_are_committed_in_order(client, channel, names):
+    """Also to a queue that is deleted before the commit."""
+    queues = [names.queue() for _ in range(3)]
+    for queue in queues:
+        channel.declare(queue, durable=True)
+    channel.call(Tx.Select())
+    sent = b""
+    for number in range(600):
+        queue = queues[number // 20 % 3]
+        head = wire.content_header(1, 3, b"\x10\x00\x02")
+        sent += wire.publish(1, "", queue) + head + wire.body(1, b"%03d" % number)
+    channel.client.send_bytes(sent)
+    channel.call(Channel.Flow(active=True))
+    other = client.channel(2)
+    other.call(Queue.Delete(queue=queues[2]))
+    channel.call(Tx.Commit())
+    for index in (0, 1):
+        bodies = [b"%03d" % number for number in range(600) if number // 20 % 3 == index]
+        assert other.drain(queues[index]) == bodies
+
+
+def test_c107_return_is_sent_after_commit_and_before_commit_ok(channel):
     channel.call(Tx.Select())
     channel.publish("amq.direct", "nowhere", b"back", mandatory=True)
     channel.expect_silence(0.05)
@@ -257,7 +278,7 @@ def test_c107_nack_in_a_transaction_requeues_at_commit(client, channel, names):
     channel.wait_ready(queue, 1)
 
 
-def test_c107_unacked_of_an_uncommitted_transaction_come_back(client, channel, names):
+def test_c107_messages_acked_in_an_uncommitted_transaction_are_requeued(client, channel, names):
     queue = names.queue()
     channel.declare(queue)
     channel.fill(queue, "a")
@@ -270,18 +291,18 @@ def test_c107_unacked_of_an_uncommitted_transaction_come_back(client, channel, n
     assert other.get_one(queue).body == b"a"
 
 
-def test_c108_rollback_forgets_publishes_and_acks(client, channel, names):
+def test_c108_rollback_discards_publishes_and_acks(client, channel, names):
     queue = names.queue()
     channel.declare(queue)
     channel.fill(queue, "a")
     channel.call(Tx.Select())
-    got = channel.get_one(queue, no_ack=False)
-    channel.ack(got.tag)
+    message = channel.get_one(queue, no_ack=False)
+    channel.ack(message.tag)
     channel.publish("", queue, b"never")
     channel.call(Tx.Rollback())
     channel.expect_silence(0.05)
     assert channel.ready(queue) == 0  # not requeued either
-    channel.ack(got.tag)
+    channel.ack(message.tag)
     channel.call(Tx.Commit())
     channel.call(Tx.Select())
     channel.refused(Queue.Declare(queue="no-such-queue", passive=True), 404)
@@ -296,7 +317,7 @@ def test_c109_commit_or_rollback_without_select(channel, method):
 
 
 def collect_acks(channel, count, known=frozenset()):
-    """The publish numbers confirmed until `count` new ones are, whatever the coalescing."""
+    """Read confirms until `count` new publishes are confirmed, single or multiple."""
     numbers: set[int] = set()
     while len(numbers) < count:
         answer = channel.client.next_on(1).decode()

@@ -1,4 +1,4 @@
-"""Rows C-89 to C-94, C-100, C-103, C-115, C-131, C-132 and C-135 to C-138: what arguments do."""
+"""Rows C-89 to C-94, C-100, C-103, C-115, C-131, C-132 and C-135 to C-138: queue arguments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic, Exchange, Queue
 
-from tests.semantics.graves import buried, death
 from tests.semantics.managed import NOTHING, PASSWORD, managing
+from tests.semantics.steps import get_dead_letter, newest_death
 
 # -- declaring -------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ from tests.semantics.managed import NOTHING, PASSWORD, managing
         ("x-single-active-consumer", "yes"),
     ],
 )
-def test_c089_wrong_argument(channel, names, argument, value):
+def test_c089_invalid_argument_is_refused(channel, names, argument, value):
     method = Queue.Declare(queue=names.queue(), arguments={argument: value})
     channel.refused(method, 406, f"PRECONDITION_FAILED - invalid arg '{argument}' for queue")
 
@@ -38,11 +38,11 @@ def test_c089_wrong_argument(channel, names, argument, value):
         {"x-queue-mode": "lazy"},
         {"x-queue-version": 2},
         {"x-ha-policy": "all"},
-        {"x-nobody-knows": "this"},
+        {"x-unknown": "this"},
     ],
     ids=lambda arguments: next(iter(arguments)),
 )
-def test_c089_arguments_that_mean_nothing_are_taken(channel, names, arguments):
+def test_c089_arguments_without_effect_are_accepted(channel, names, arguments):
     queue = names.queue()
     channel.declare(queue, arguments=arguments)
     channel.fill(queue, "a")
@@ -57,12 +57,12 @@ def test_c089_arguments_that_mean_nothing_are_taken(channel, names, arguments):
         ({"durable": True, "queue": ""}, "server-named queue for type rabbit_quorum_queue"),
     ],
 )
-def test_c089_what_a_quorum_queue_cannot_be(channel, names, options, text):
-    asked = {"queue": names.queue(), **options, "arguments": {"x-queue-type": "quorum"}}
-    channel.refused(Queue.Declare(**asked), 406, text)
+def test_c089_quorum_queue_refuses_these_properties(channel, names, options, text):
+    properties = {"queue": names.queue(), **options, "arguments": {"x-queue-type": "quorum"}}
+    channel.refused(Queue.Declare(**properties), 406, text)
 
 
-def test_c090_no_time_and_no_room_are_legal(channel, make):
+def test_c090_ttl_zero_and_max_length_zero_are_allowed(channel, make):
     no_time, no_room = make(message_ttl=0), make(max_length=0)
     for queue in (no_time, no_room):
         channel.publish("", queue)
@@ -72,19 +72,19 @@ def test_c090_no_time_and_no_room_are_legal(channel, make):
     assert channel.deliver().body == b"at once"
 
 
-def test_c091_an_unused_queue_expires_and_buries_nothing(channel, source, grave):
+def test_c091_unused_queue_expires_without_dead_lettering(channel, source, dead_letter_queue):
     queue = source(expires=1500)
     channel.fill(queue, "a")
     channel.confirm_select()
-    while is_there(channel, queue):
+    while exists(channel, queue):
         time.sleep(0.1)
     channel.refused(Queue.Declare(queue=queue, passive=True), 404)
     channel.open()
-    assert channel.ready(grave) == 0
+    assert channel.ready(dead_letter_queue) == 0
 
 
-def is_there(channel, queue):
-    """By publishing to it; looking would keep it."""
+def exists(channel, queue):
+    """Tested with a publish, because a passive declare would restart the expiry."""
     channel.publish("", queue, mandatory=True)
     answer = channel.client.next_on(channel.number).decode()
     if isinstance(answer, Basic.Return):
@@ -96,12 +96,12 @@ def is_there(channel, queue):
     return True
 
 
-@pytest.mark.parametrize("how", ["get", "declare"])
-def test_c091_polling_or_declaring_keeps_it(channel, make, how):
+@pytest.mark.parametrize("method_name", ["get", "declare"])
+def test_c091_get_and_declare_restart_the_expiry(channel, make, method_name):
     queue = make(expires=3000)
     for _ in range(14):
         time.sleep(0.25)
-        if how == "get":
+        if method_name == "get":
             channel.get(queue)
         else:
             channel.declare(queue, passive=True)
@@ -121,19 +121,21 @@ def login(managed, user):
 
 @pytest.mark.parametrize(
     ("rights", "text"),
-    [({"read": NOTHING}, "queue"), ({"write": NOTHING}, "exchange 'graves' in vhost")],
+    [({"read": NOTHING}, "queue"), ({"write": NOTHING}, "exchange 'dead-letters' in vhost")],
     ids=["read", "write"],
 )
-def test_c094_dead_letters_need_read_here_and_write_there(managed, names, rights, text):
+def test_c094_dead_lettering_needs_read_on_the_queue_and_write_on_the_exchange(
+    managed, names, rights, text
+):
     with login(managed, managed.user(**rights)) as client:
         channel = client.channel()
         channel.declare(names.queue())
-        arguments: dict[str, Any] = {"x-dead-letter-exchange": "graves"}
+        arguments: dict[str, Any] = {"x-dead-letter-exchange": "dead-letters"}
         method = Queue.Declare(queue=names.queue(), arguments=arguments)
         channel.refused(method, 403, f"to {text}" if text == "queue" else text)
 
 
-def test_c094_alternate_exchange_needs_read_here_and_write_there(managed, names):
+def test_c094_alternate_exchange_needs_read_and_write_permission(managed, names):
     with login(managed, managed.user(write=NOTHING)) as client:
         arguments: dict[str, Any] = {"alternate-exchange": "others"}
         method = Exchange.Declare(exchange=names.exchange(), arguments=arguments)
@@ -143,7 +145,7 @@ def test_c094_alternate_exchange_needs_read_here_and_write_there(managed, names)
 # -- publishing ------------------------------------------------------------------------------
 
 
-def test_c100_one_refusal_is_a_nack_and_the_others_keep_it(channel, make, names):
+def test_c100_nack_if_one_queue_rejects_and_the_others_keep_the_message(channel, make, names):
     full, roomy = make(max_length=0, overflow="reject-publish"), make()
     exchange = names.exchange()
     channel.exchange(exchange, "fanout")
@@ -155,36 +157,51 @@ def test_c100_one_refusal_is_a_nack_and_the_others_keep_it(channel, make, names)
     channel.wait_ready(roomy, 1)
 
 
-def test_c103_expiration_zero(channel, source, grave):
+def test_c103_expiration_zero(channel, source, dead_letter_queue):
     queue = source()
     channel.publish("", queue, expiration="0")
-    assert death(buried(channel, grave))["reason"] == "expired"
+    assert newest_death(get_dead_letter(channel, dead_letter_queue))["reason"] == "expired"
     channel.consume(queue, no_ack=True)
     channel.publish("", queue, b"at once", expiration="0")
     assert channel.deliver().body == b"at once"
 
 
-# -- holding ---------------------------------------------------------------------------------
+# -- queueing --------------------------------------------------------------------------------
 
 
-def test_c115_requeued_past_its_time_it_expires(channel, source, grave):
+@pytest.mark.parametrize("of_queue", [True, False])
+@pytest.mark.parametrize("has_other_consumer", [True, False])
+def test_c115_message_with_ttl_zero_expires_when_it_is_requeued(
+    channel, source, dead_letter_queue, of_queue, has_other_consumer
+):
+    queue = source(message_ttl=0) if of_queue else source()
+    channel.consume(queue)
+    if has_other_consumer:
+        channel.consume(queue)
+    channel.publish("", queue, b"brief", **({} if of_queue else {"expiration": "0"}))
+    channel.nack(channel.deliver().tag, requeue=True)
+    assert channel.ready(queue) == 0
+    assert newest_death(get_dead_letter(channel, dead_letter_queue))["reason"] == "expired"
+
+
+def test_c115_message_requeued_after_its_ttl_expires(channel, source, dead_letter_queue):
     queue = source(message_ttl=2500)
     channel.publish("", queue)
     channel.wait_ready(queue, 1)
     tag = channel.get_one(queue, no_ack=False).tag
     time.sleep(2.6)
     channel.nack(tag)
-    assert death(buried(channel, grave))["reason"] == "expired"
+    assert newest_death(get_dead_letter(channel, dead_letter_queue))["reason"] == "expired"
 
 
-def test_c131_one_consumer_gets_all_and_the_next_takes_over(client, channel, make):
+def test_c131_single_active_consumer_is_replaced_when_it_is_cancelled(client, channel, make):
     queue = make(single_active_consumer=True)
     other = client.channel(2)
     first = channel.consume(queue, no_ack=True)
     other.consume(queue, no_ack=True)
     channel.publish("", queue, b"1")
     channel.publish("", queue, b"2")
-    assert [one.body for one in channel.deliveries(2)] == [b"1", b"2"]
+    assert [message.body for message in channel.deliveries(2)] == [b"1", b"2"]
     channel.cancel(first)
     channel.publish("", queue, b"3")
     assert other.deliver().body == b"3"
@@ -195,7 +212,7 @@ def test_c131_exclusive_consume_is_refused(channel, make):
     channel.refused(Basic.Consume(queue=queue, exclusive=True), 403)
 
 
-def test_c131_polling_is_answered_as_empty(client, channel, make):
+def test_c131_get_returns_empty(client, channel, make):
     queue = make(single_active_consumer=True)
     client.channel(2).consume(queue)
     channel.publish("", queue)
@@ -211,7 +228,7 @@ def test_c132_priorities(channel, make):
     assert channel.drain(queue) == [b"c", b"e", b"b", b"d", b"a", b"f"]
 
 
-def test_c132_what_was_delivered_is_not_overtaken(channel, make):
+def test_c132_delivered_message_is_not_overtaken_by_a_higher_priority(channel, make):
     queue = make(max_priority=5)
     channel.qos(1)
     channel.consume(queue)
@@ -224,7 +241,7 @@ def test_c132_what_was_delivered_is_not_overtaken(channel, make):
     assert channel.deliver().body == b"high"
 
 
-def test_c135_behind_a_longer_lived_head_it_counts_but_is_never_delivered(channel, make):
+def test_c135_expired_message_behind_the_head_is_counted_but_never_delivered(channel, make):
     queue = make()
     channel.publish("", queue, b"head")
     channel.publish("", queue, b"dead", expiration="20")
@@ -234,7 +251,7 @@ def test_c135_behind_a_longer_lived_head_it_counts_but_is_never_delivered(channe
     assert channel.drain(queue) == [b"head"]
 
 
-def test_c136_the_smaller_time_holds_and_copies_die_separately(channel, make, names):
+def test_c136_shorter_ttl_applies_and_copies_expire_separately(channel, make, names):
     brief, lasting = make(message_ttl=30), make(message_ttl=60_000)
     exchange = names.exchange()
     channel.exchange(exchange, "fanout")
@@ -248,18 +265,20 @@ def test_c136_the_smaller_time_holds_and_copies_die_separately(channel, make, na
     channel.wait_ready(lasting, 0)
 
 
-def test_c137_the_oldest_go_and_the_publisher_is_acked(channel, source, grave):
+def test_c137_oldest_messages_are_dropped_and_the_publish_is_acked(
+    channel, source, dead_letter_queue
+):
     queue = source(max_length=2)
     channel.confirm_select()
     for body in (b"1", b"2", b"3"):
         channel.publish("", queue, body)
     channel.confirmed(3)
-    gone = buried(channel, grave)
-    assert (gone.body, death(gone)["reason"]) == (b"1", "maxlen")
+    dead = get_dead_letter(channel, dead_letter_queue)
+    assert (dead.body, newest_death(dead)["reason"]) == (b"1", "maxlen")
     assert channel.drain(queue) == [b"2", b"3"]
 
 
-def test_c137_bytes_are_those_of_bodies_and_unacked_do_not_count(channel, make):
+def test_c137_max_length_bytes_counts_bodies_of_ready_messages(channel, make):
     queue = make(max_length_bytes=6)
     channel.fill(queue, ["abc"])
     channel.get_one(queue, no_ack=False)
@@ -269,22 +288,22 @@ def test_c137_bytes_are_those_of_bodies_and_unacked_do_not_count(channel, make):
     assert channel.drain(queue) == [b"defg", b"hi"]
 
 
-def test_c138_the_newest_is_refused(channel, make):
+def test_c138_reject_publish_nacks_the_newest(channel, make):
     queue = make(max_length=1, overflow="reject-publish")
     channel.publish("", queue, b"kept")
     channel.wait_ready(queue, 1)
-    channel.publish("", queue, b"dropped without a word")
+    channel.publish("", queue, b"dropped silently")
     channel.confirm_select()
     channel.publish("", queue, b"refused")
     assert channel.expect(Basic.Nack).delivery_tag == 1
     assert channel.drain(queue) == [b"kept"]
 
 
-def test_c138_the_newest_is_refused_and_buried(channel, source, grave):
+def test_c138_reject_publish_dlx_dead_letters_the_newest(channel, source, dead_letter_queue):
     queue = source(max_length=1, overflow="reject-publish-dlx")
     channel.fill(queue, ["kept"])
     channel.confirm_select()
     channel.publish("", queue, b"refused")
     assert channel.expect(Basic.Nack).delivery_tag == 1
-    gone = buried(channel, grave)
-    assert (gone.body, death(gone)["reason"]) == (b"refused", "maxlen")
+    dead = get_dead_letter(channel, dead_letter_queue)
+    assert (dead.body, newest_death(dead)["reason"]) == (b"refused", "maxlen")

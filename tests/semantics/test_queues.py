@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 import time
 
 import pytest
 from pamqp.commands import Basic, Channel, Queue
 
+from tests.support import wire
+
 LOCKED = "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue"
 
 
-def test_c074_empty_name_gets_one_made_by_the_server(channel):
+def test_c074_empty_name_gets_a_server_generated_name(channel):
     first = channel.declare("", exclusive=True).queue
     second = channel.declare("", exclusive=True).queue
     assert first.startswith("amq.gen-")
@@ -34,7 +37,7 @@ def test_c075_empty_name_means_the_last_declared_queue(channel, names):
     channel.refused(Queue.Declare(queue=queue, passive=True), 404)
 
 
-def test_c075_passive_declare_takes_no_empty_name(channel, names):
+def test_c075_passive_declare_refuses_an_empty_name(channel, names):
     channel.declare(names.queue())
     channel.refused(Queue.Declare(queue="", passive=True), 404, "no queue '' in vhost")
 
@@ -88,7 +91,7 @@ def test_c076_reserved_name(channel):
     )
 
 
-def test_c076_server_made_name_declared_again(channel):
+def test_c076_server_generated_name_declared_again(channel):
     queue = channel.declare("", exclusive=True).queue
     channel.declare(queue, passive=True)
     channel.refused(Queue.Declare(queue=queue, exclusive=True), 403, "reserved prefix 'amq.*'")
@@ -161,7 +164,48 @@ def test_c079_redeclare_with_other_arguments(channel, names, broker):
     channel.declare(queue, arguments={"x-max-length": 5})
 
 
-def test_c079_flags_are_told_in_small_letters(channel, names):
+NUMBERS = {
+    "I": struct.pack(">i", 10),
+    "l": struct.pack(">q", 10),
+    "b": b"\x0a",
+    "s": struct.pack(">h", 10),
+    "T": struct.pack(">Q", 10),
+    "d": struct.pack(">d", 10),
+    "f": struct.pack(">f", 10),
+    "S": wire.longstr("10"),
+    "t": b"\x01",
+}
+"""The number 10, and what is like it, by field type."""
+
+
+@pytest.mark.parametrize("argument", ["x-message-ttl", "x-max-length"])
+def test_c079_integers_of_all_types_are_equivalent_and_nothing_else(channel, names, argument):
+    queue = names.queue()
+    channel.declare(queue, arguments={argument: 10})
+    refused = []
+    for kind, data in NUMBERS.items():
+        table = wire.table((argument, wire.typed(kind, data)))
+        channel.send(wire.queue_declare(1, queue, arguments=table))
+        answer = channel.expect((Queue.DeclareOk, Channel.Close))
+        if isinstance(answer, Channel.Close):
+            refused.append(kind)
+            assert answer.reply_code == 406 and "inequivalent arg" in answer.reply_text
+            channel.send(Channel.CloseOk())
+            channel.open()
+    assert refused == ["d", "f", "S", "t"]
+
+
+def test_c079_strings_and_bytes_are_equivalent(channel, names):
+    queue, argument = names.queue(), "x-dead-letter-exchange"
+    channel.declare(queue, arguments={argument: "amq.direct"})
+    for kind in "xS":
+        value = wire.typed(kind, wire.longstr("amq.direct"))
+        table = wire.table((argument, value))
+        channel.send(wire.queue_declare(1, queue, arguments=table))
+        channel.expect(Queue.DeclareOk)
+
+
+def test_c079_flags_are_named_in_lower_case(channel, names):
     queue, flag = names.queue(), {"x-single-active-consumer": True}
     channel.declare(queue, arguments=flag)
     text = "received none but current is the value 'true' of type 'bool'"
@@ -237,7 +281,7 @@ def test_c083_declare_exclusive_over_an_existing_queue(channel, names):
     channel.refused(Queue.Declare(queue=queue, exclusive=True), 405, "RESOURCE_LOCKED")
 
 
-def test_c084_exclusive_queue_goes_with_its_lost_connection(connect, channel, names):
+def test_c084_exclusive_queue_is_deleted_when_its_connection_is_lost(connect, channel, names):
     queue = names.queue()
     owner = connect()
     owner.channel().declare(queue, exclusive=True)
@@ -245,7 +289,7 @@ def test_c084_exclusive_queue_goes_with_its_lost_connection(connect, channel, na
     wait_until_missing(channel, queue)
 
 
-def test_c085_auto_delete_queue_goes_with_its_last_consumer(client, channel, names):
+def test_c085_auto_delete_queue_is_deleted_with_its_last_consumer(client, channel, names):
     queue = names.queue()
     channel.declare(queue, auto_delete=True)
     channel.consume(queue, "a")
@@ -257,7 +301,7 @@ def test_c085_auto_delete_queue_goes_with_its_last_consumer(client, channel, nam
 
 
 @pytest.mark.parametrize("end", ["channel", "connection"])
-def test_c085_auto_delete_queue_goes_when_its_consumer_is_lost(connect, channel, names, end):
+def test_c085_auto_delete_queue_is_deleted_when_its_consumer_is_lost(connect, channel, names, end):
     queue = names.queue()
     channel.declare(queue, auto_delete=True)
     consumer = connect()
@@ -297,7 +341,7 @@ def test_c086_delete_if_empty(channel, names, broker):
     text = f"queue '{queue}' in vhost '{broker.vhost}' not empty"
     channel.refused(Queue.Delete(queue=queue, if_empty=True), 406, text)
     channel.open()
-    channel.get_one(queue, no_ack=False)  # an unacked message is not a ready one
+    channel.get_one(queue, no_ack=False)  # an unacked message is not ready
     channel.call(Queue.Delete(queue=queue, if_empty=True))
 
 
@@ -315,7 +359,7 @@ def test_c087_delete_counts_ready_messages(channel, names):
 
 def test_c087_delete_counts_no_unacked_messages(connect, names):
     queue = names.queue()
-    channel = connect(capabilities={}).channel()  # no cancel notice before or after delete-ok
+    channel = connect(capabilities={}).channel()  # no basic.cancel before or after delete-ok
     channel.declare(queue)
     channel.fill(queue, "ab")
     channel.consume(queue)
@@ -323,13 +367,13 @@ def test_c087_delete_counts_no_unacked_messages(connect, names):
     assert channel.call(Queue.Delete(queue=queue)).message_count == 0
 
 
-def test_c088_purge_takes_ready_messages_only(channel, names):
+def test_c088_purge_removes_ready_messages_only(channel, names):
     queue = names.queue()
     channel.declare(queue)
     channel.fill(queue, "abc")
-    kept = channel.get_one(queue, no_ack=False)
+    message = channel.get_one(queue, no_ack=False)
     assert channel.call(Queue.Purge(queue=queue)).message_count == 2
-    channel.nack(kept.tag)
+    channel.nack(message.tag)
     channel.wait_ready(queue, 1)
     assert channel.drain(queue) == [b"a"]
 
@@ -338,7 +382,7 @@ def test_c088_purge_of_a_missing_queue(channel):
     channel.refused(Queue.Purge(queue="no-such-queue"), 404)
 
 
-def test_c092_durable_means_nothing_on_an_exclusive_queue(channel, names):
+def test_c092_durable_has_no_effect_on_an_exclusive_queue(channel, names):
     queue = names.queue()
     channel.declare(queue, exclusive=True, durable=True)
     channel.declare(queue, exclusive=True)
@@ -358,7 +402,7 @@ def test_c094_alternate_exchange_may_be_missing_until_needed(channel, names):
 
 
 def wait_until_missing(channel, queue):
-    """Polls until the queue is gone; a look that finds it locked or missing costs the channel."""
+    """Poll until the queue is deleted; a locked or missing queue closes the channel."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         channel.send(Queue.Declare(queue=queue, passive=True))

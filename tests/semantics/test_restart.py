@@ -1,4 +1,4 @@
-"""Rows C-17, C-92 and C-93: alarms and restarts, which need a Leveret of their own."""
+"""Rows C-17, C-92 and C-93: alarms and restarts, which need a separate Leveret."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.support.brokers import running_leveret
 from tests.support.fixtures import WITHOUT_HTTP
 
 MIB = 1024 * 1024
-MESSAGES = 9  # one more than it holds: what the broker no longer reads must find room on its way
+MESSAGES = 9  # one more than fits, but unread messages must still fit into the socket buffers
 
 
 @pytest.fixture
 def small_broker():
-    """A broker whose memory alarm rings at 8 MiB of messages: the process itself takes more."""
+    """A broker with a memory alarm at 8 MiB of messages; the process itself uses more."""
     limit = {"LEVERET_MEMORY_HIGH_WATERMARK": "16MiB"}
     with running_leveret(environment=WITHOUT_HTTP | limit) as target:
         yield target
 
 
 def flood(client, queue):
-    """Publish more than the broker wants to hold, until it says so."""
+    """Publish more than the memory limit allows, until the connection is blocked."""
     channel = client.channel()
     channel.declare(queue)
     for _ in range(MESSAGES):
@@ -41,14 +41,14 @@ def test_c017_memory_alarm_blocks_publishers_until_it_clears(small_broker):
         channel.publish("", "big", b"waits")
         consumer = reader.channel()
         assert consumer.ready("big") >= 8
-        client.expect_silence(0)  # said once only
+        client.expect_silence(0)  # sent only once
         consumer.consume("big", no_ack=True)
-        assert {len(got.body) for got in consumer.deliveries(MESSAGES)} == {MIB}
+        assert {len(messages.body) for messages in consumer.deliveries(MESSAGES)} == {MIB}
         client.expect(Connection.Unblocked)
         assert consumer.deliver().body == b"waits"
 
 
-def test_c017_who_begins_to_publish_during_the_alarm_is_told_then(small_broker):
+def test_c017_connection_that_starts_publishing_during_the_alarm_is_notified(small_broker):
     with small_broker.connect() as client, small_broker.connect() as late:
         flood(client, "big")
         channel = late.channel()
@@ -64,14 +64,14 @@ def test_c017_who_begins_to_publish_during_the_alarm_is_told_then(small_broker):
                 pass
 
 
-def test_c017_client_that_cannot_be_told_is_only_held_back(small_broker):
+def test_c017_client_without_the_blocked_capability_is_only_paused(small_broker):
     with small_broker.connect() as client, small_broker.connect(capabilities={}) as old:
         flood(client, "big")
         channel = old.channel()
         before = channel.ready("big")
         channel.publish("", "big", b"old")
         with small_broker.connect() as other:
-            other.channel().wait_ready("big", before + 1)  # that it publishes has been seen
+            other.channel().wait_ready("big", before + 1)  # the broker has seen the publish
         channel.send(Queue.Declare(queue="big", passive=True))
         old.expect_silence()
         with small_broker.connect() as other:
@@ -81,11 +81,11 @@ def test_c017_client_that_cannot_be_told_is_only_held_back(small_broker):
         channel.expect(Queue.DeclareOk)
 
 
-def test_c017_heartbeats_go_on_while_blocked(small_broker):
+def test_c017_heartbeats_continue_while_blocked(small_broker):
     with small_broker.connect(heartbeat=1) as client:
         flood(client, "big")
         beats = 0
-        while beats < 6:  # longer than the silence after which a peer is given up
+        while beats < 6:  # longer than the heartbeat timeout
             assert client.next_frame().kind == wire.HEARTBEAT
             beats += 1
 
@@ -97,7 +97,7 @@ def durable_broker(path):
 
 
 def prepare(channel):
-    """Durable and transient things, bound to each other in every way."""
+    """Durable and transient queues and exchanges, bound to each other in every way."""
     for name, durable in (("dx", True), ("tx", False)):
         channel.exchange(name, "topic", durable=durable)
     channel.exchange("dx2", "fanout", durable=True, arguments={"alternate-exchange": "dx"})
@@ -116,11 +116,11 @@ def prepare(channel):
 
 
 def check_restored(channel):
-    got = [channel.get_one("dq") for _ in range(channel.ready("dq"))]
-    assert [(item.body, item.headers) for item in got] == [
+    messages = [channel.get_one("dq") for _ in range(channel.ready("dq"))]
+    assert [(item.body, item.headers) for item in messages] == [
         (b"keep%d" % number, {"n": number}) for number in range(4)
     ]
-    assert (got[0].method.exchange, got[0].method.routing_key) == ("dx", "dq.a")
+    assert (messages[0].method.exchange, messages[0].method.routing_key) == ("dx", "dq.a")
     channel.exchange("dx", "topic", durable=True)
     channel.exchange("dx2", "fanout", durable=True, arguments={"alternate-exchange": "dx"})
     channel.declare("dq", durable=True)
@@ -135,7 +135,7 @@ def check_restored(channel):
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["clean", "killed"])
-def test_c093_durable_things_and_persistent_messages_survive(tmp_path, end):
+def test_c093_durable_topology_and_persistent_messages_survive(tmp_path, end):
     with durable_broker(tmp_path) as broker, broker.connect() as client:
         prepare(client.channel())
         client.drop()
@@ -144,20 +144,20 @@ def test_c093_durable_things_and_persistent_messages_survive(tmp_path, end):
         check_restored(client.channel())
 
 
-def test_c093_unacked_comes_back_redelivered_and_acked_stays_away(tmp_path):
+def test_c093_unacked_messages_are_redelivered_and_acked_ones_are_not(tmp_path):
     with durable_broker(tmp_path) as broker, broker.connect() as client:
         channel = client.channel()
         prepare(channel)
-        got = [channel.get_one("dq", no_ack=False) for _ in range(3)]
-        assert [item.body for item in got] == [b"keep0", b"lose0", b"keep1"]
+        messages = [channel.get_one("dq", no_ack=False) for _ in range(3)]
+        assert [item.body for item in messages] == [b"keep0", b"lose0", b"keep1"]
         channel.ack(1)
-        channel.call(Basic.Qos(prefetch_count=4))  # an answer means that the ack is safe
+        channel.call(Basic.Qos(prefetch_count=4))  # the answer means that the ack is on disk
         os.kill(broker.pid, signal.SIGKILL)
     with durable_broker(tmp_path) as broker, broker.connect() as client:
         channel = client.channel()
-        got = [channel.get_one("dq") for _ in range(channel.ready("dq"))]
-        assert [item.body for item in got] == [b"keep1", b"keep2", b"keep3"]
-        assert got[0].redelivered
+        messages = [channel.get_one("dq") for _ in range(channel.ready("dq"))]
+        assert [item.body for item in messages] == [b"keep1", b"keep2", b"keep3"]
+        assert messages[0].redelivered
 
 
 def test_c092_transient_messages_and_exclusive_queues_do_not_survive(tmp_path):

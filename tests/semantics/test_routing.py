@@ -27,7 +27,7 @@ TOPICS = {
 
 @pytest.fixture
 def router(channel, names):
-    """Makes an exchange of a kind with one queue bound to it, and asks whether keys match."""
+    """Declares an exchange of a type with one bound queue, and tests whether keys match."""
 
     def make(kind, key="", arguments=None):
         exchange, queue = names.exchange(), names.queue()
@@ -73,9 +73,9 @@ def test_c065_all_patterns_on_one_exchange(channel, names):
         channel.publish(exchange, key, key.encode())
     channel.confirmed(len(keys))
     for pattern, queue in queues.items():
-        got = {body.decode() for body in channel.drain(queue)}
-        wanted = TOPICS[pattern]
-        assert {key: key in got for key in wanted} == wanted, pattern
+        received = {body.decode() for body in channel.drain(queue)}
+        expected_matches = TOPICS[pattern]
+        assert {key: key in received for key in expected_matches} == expected_matches, pattern
 
 
 def test_c065_unbound_pattern_no_longer_matches(channel, names):
@@ -160,7 +160,7 @@ def test_c070_headers_void_is_a_presence_test(router):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "given", "hit"),
+    ("bound", "sent", "is_match"),
     [
         (1, "1", False),
         ("1", 1, False),
@@ -173,8 +173,8 @@ def test_c070_headers_void_is_a_presence_test(router):
         (1.5, 1.5, True),
     ],
 )
-def test_c070_headers_values_are_equal_within_their_type(router, wanted, given, hit):
-    assert router("headers", arguments={"a": wanted})(headers={"a": given}) is hit
+def test_c070_headers_values_are_equal_within_their_type(router, bound, sent, is_match):
+    assert router("headers", arguments={"a": bound})(headers={"a": sent}) is is_match
 
 
 @pytest.mark.parametrize("bad", ["most", 1])
@@ -186,7 +186,7 @@ def test_c071_bad_x_match(channel, names, bad):
     channel.refused(bind, 406)
 
 
-def test_c072_alternate_exchange_takes_what_was_not_routed(channel, names):
+def test_c072_alternate_exchange_gets_unroutable_messages(channel, names):
     main, spare, queue = names.exchange(), names.exchange(), names.queue()
     channel.exchange(spare, "fanout")
     channel.exchange(main, arguments={"alternate-exchange": spare})
@@ -195,11 +195,15 @@ def test_c072_alternate_exchange_takes_what_was_not_routed(channel, names):
     channel.confirm_select()
     channel.publish(main, "nowhere", b"saved", mandatory=True)
     channel.confirmed(1)
-    got = channel.get_one(queue)
-    assert (got.body, got.method.exchange, got.method.routing_key) == (b"saved", main, "nowhere")
+    received = channel.get_one(queue)
+    assert (received.body, received.method.exchange, received.method.routing_key) == (
+        b"saved",
+        main,
+        "nowhere",
+    )
 
 
-def test_c072_alternate_exchange_sees_only_the_unrouted(channel, names):
+def test_c072_alternate_exchange_gets_only_unroutable_messages(channel, names):
     main, spare = names.exchange(), names.exchange()
     home, spare_home = names.queue(), names.queue()
     channel.exchange(spare, "fanout")
@@ -212,7 +216,7 @@ def test_c072_alternate_exchange_sees_only_the_unrouted(channel, names):
     assert channel.ready(spare_home) == 0
 
 
-def test_c072_unrouted_by_the_alternate_too_is_returned(channel, names):
+def test_c072_message_that_the_alternate_cannot_route_is_returned(channel, names):
     main, spare = names.exchange(), names.exchange()
     channel.exchange(spare)
     channel.exchange(main, arguments={"alternate-exchange": spare})
@@ -237,9 +241,9 @@ def test_c073_cc_and_bcc_are_further_routing_keys(channel, names):
     channel.publish("", queues[0], b"copy", headers=headers)
     channel.confirmed(1)
     for queue in queues:
-        got = channel.get_one(queue)
-        assert got.headers == {"CC": [queues[1]], "kept": 1}
-        assert got.method.routing_key == queues[0]
+        received = channel.get_one(queue)
+        assert received.headers == {"CC": [queues[1]], "kept": 1}
+        assert received.method.routing_key == queues[0]
 
 
 def test_c073_same_queue_by_key_and_cc_gets_one_copy(channel, names):
@@ -252,7 +256,7 @@ def test_c073_same_queue_by_key_and_cc_gets_one_copy(channel, names):
 
 
 @pytest.mark.parametrize("header", ["CC", "BCC"])
-def test_c073_cc_that_is_no_array(channel, names, header):
+def test_c073_cc_that_is_not_an_array(channel, names, header):
     queue = names.queue()
     channel.declare(queue)
     channel.publish("", queue, headers={header: "not-an-array"})

@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder: it takes longer to start than they take."""
+"""One Spark session for all tests of this folder, because starting one takes long."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_sink.session import SETTINGS, start
+from leveret.spark_sink.session import SETTINGS, start
 from tests.spark.generator import FakeBroker
 
-# Compiling costs more than these few rows do: the quick compiler, and no generated code.
+# For so few rows compiling costs more than running: use the quick compiler, generate no code.
 QUICK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
@@ -26,7 +26,7 @@ AUTOLOAD = Path(__file__).parents[2] / "spark_sink" / "autoload"
 
 @pytest.fixture
 def broker(tmp_path):
-    """A history that a test fills by itself; those that share a filled one have their own."""
+    """An empty history for the test to fill."""
     broker = FakeBroker(tmp_path / "data")
     yield broker
     broker.close()
@@ -34,7 +34,7 @@ def broker(tmp_path):
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    # As if the wheel were installed: Spark looks for `pyspark_*` modules in the workers' path.
+    # As in an installed wheel: Spark looks for `pyspark_*` modules on the workers' path.
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(AUTOLOAD), os.environ.get("PYTHONPATH")])
     )

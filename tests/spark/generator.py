@@ -1,6 +1,6 @@
-"""A broker's data directory made by hand: random traffic, and a ledger kept beside it.
+"""Writes a broker's data directory with random traffic, and keeps a ledger of it.
 
-Rows go in through the broker's own schema; the ledger never looks at what was stored.
+Rows are written through the broker's own schema; the ledger is independent of what is stored.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, event, insert
+from sqlalchemy import create_engine, delete, event, func, insert, select
 
-from leveret.model.history import EventKind
-from leveret.model.properties import encode_properties
-from queues.log.partition import Partition, PartitionSettings
-from queues.storage import schema
-from queues.storage.directory import DATABASE_NAME
-from queues.storage.packing import (
+from leveret.model.history import SIZED_KINDS, EventKind
+from leveret.model.message import encode_properties
+from leveret.queues.log.files.partition import Partition, PartitionSettings
+from leveret.queues.storage import schema
+from leveret.queues.storage.directory import DATABASE_NAME
+from leveret.queues.storage.packing import (
     body_checksum,
     event_checksum,
     head_checksum,
@@ -27,6 +27,7 @@ from queues.storage.packing import (
     pack_sizes,
     route_checksum,
 )
+from leveret.queues.storage.trims import Trims
 
 START_MS = 1_790_000_000_000
 QUEUES = ("orders", "mail", "odd/name %=,é", "123")
@@ -34,13 +35,13 @@ QUEUES = ("orders", "mail", "odd/name %=,é", "123")
 
 @dataclass
 class Ledger:
-    """What really happened."""
+    """What was written, in plain Python values."""
 
     messages: dict[int, dict[str, Any]] = field(default_factory=dict)
     events: Counter[tuple[str | None, str]] = field(default_factory=Counter)
     triples: set[tuple[str | None, str, int, int]] = field(default_factory=set)
     live: dict[str, list[int]] = field(default_factory=dict)
-    taken: dict[str, set[int]] = field(default_factory=dict)
+    routed: dict[str, set[int]] = field(default_factory=dict)
     logs: dict[str, list[tuple[int, dict[str, Any], bytes]]] = field(default_factory=dict)
 
     @property
@@ -52,12 +53,12 @@ class Ledger:
         return sum(len(message["body"]) for message in self.messages.values())
 
     def queues_of(self, number: int) -> list[str]:
-        """The queues that took a message, the oldest first."""
-        return [name for name in QUEUES if number in self.taken[name]]
+        """The queues that a message was routed to, the oldest first."""
+        return [name for name in QUEUES if number in self.routed[name]]
 
 
 class FakeBroker:
-    """Writes what a broker writes, one commit per `commit()`."""
+    """Writes what a broker writes; one transaction per `commit()`."""
 
     def __init__(self, data_dir: Path, seed: int = 1) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,7 @@ class FakeBroker:
         self.random = random.Random(seed)
         self.ledger = Ledger()
         self.engine = create_engine(f"sqlite:///{data_dir / DATABASE_NAME}")
-        event.listen(self.engine, "connect", _durable)
+        event.listen(self.engine, "connect", _enable_wal)
         schema.metadata.create_all(self.engine)
         self.time_ms = START_MS
         self._message_id = self._event_id = 0
@@ -73,9 +74,9 @@ class FakeBroker:
         self._events: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         self.queue_ids = {name: number for number, name in enumerate(QUEUES, start=1)}
         self.ledger.live = {name: [] for name in QUEUES}
-        self.ledger.taken = {name: set() for name in QUEUES}
+        self.ledger.routed = {name: set() for name in QUEUES}
         self.logs: dict[str, Partition] = {}
-        self._define()
+        self._insert_definitions()
 
     def close(self) -> None:
         for log in self.logs.values():
@@ -103,7 +104,7 @@ class FakeBroker:
         for queue in chosen:
             self.record(EventKind.ENQUEUED, queue, number, 1, size=len(body))
             self.ledger.live[queue].append(number)
-            self.ledger.taken[queue].add(number)
+            self.ledger.routed[queue].add(number)
         return number
 
     def record(
@@ -119,7 +120,7 @@ class FakeBroker:
             self.ledger.live[queue].remove(number)
 
     def commit(self) -> None:
-        """One transaction, as the writer makes it."""
+        """One transaction, like those of the broker's writer."""
         with self.engine.begin() as connection:
             if self._messages:
                 connection.execute(insert(schema.messages), self._messages)
@@ -133,7 +134,7 @@ class FakeBroker:
         self.time_ms += self.random.randrange(1, 2000)
 
     def append(self, log: str, records: int) -> None:
-        """Records for a log, in two batches; a log is declared when it is first written to."""
+        """Append records to a log in two batches; the first append declares the log."""
         if log not in self.queue_ids:
             self._declare_log(log)
         for part in (records // 2, records - records // 2):
@@ -152,6 +153,29 @@ class FakeBroker:
             self.logs[log].write(entries, self.time_ms)
             self.logs[log].sync()
             self.time_ms += 500
+
+    def trim(self, table: str, upto: int, keep: Iterable[int] = ()) -> None:
+        """Delete rows up to an id, except some, as retention does."""
+        rows, key = schema.metadata.tables[table], f"trimmed_{table}"
+        chosen = (rows.c.id <= upto) & rows.c.id.not_in(list(keep))
+        with self.engine.begin() as connection:
+            last = connection.execute(select(func.max(rows.c.id)).where(chosen)).scalar_one()
+            connection.execute(delete(rows).where(chosen))
+            stored = select(schema.meta.c.value).where(schema.meta.c.key == key)
+            trims = Trims.from_json(connection.execute(stored).scalar()).after_deleting(last)
+            notes = {key: trims.to_json(), "last_message_id": str(self._message_id)}
+            connection.execute(delete(schema.meta).where(schema.meta.c.key.in_(notes)))
+            values = [{"key": name, "value": value} for name, value in notes.items()]
+            connection.execute(insert(schema.meta), values)
+
+    def append_at(self, log: str, time_ms: int, records: int) -> None:
+        """Append records with this time to a log, as one batch."""
+        if log not in self.queue_ids:
+            self._declare_log(log)
+        properties: dict[str, Any] = {}
+        self.ledger.logs[log] += [(time_ms, properties, b"")] * records
+        self.logs[log].write([(b"ex", b"k", encode_properties(properties), b"")] * records, time_ms)
+        self.logs[log].sync()
 
     def _declare_log(self, name: str) -> None:
         number = self.queue_ids[name] = max(self.queue_ids.values()) + 1
@@ -177,7 +201,7 @@ class FakeBroker:
                 self._publish_random()
             for queue, live in self.ledger.live.items():
                 for number in [n for n in live if self.random.random() < 0.5]:
-                    self._fate(queue, number)
+                    self._settle_random(queue, number)
             if self.random.random() < 0.2:
                 queue = self.random.choice(QUEUES)
                 for number in self.ledger.live[queue]:
@@ -190,13 +214,13 @@ class FakeBroker:
         properties: dict[str, Any] = {"delivery_mode": 2}
         if pick.random() < 0.5:
             properties["message_id"] = f"m-{pick.random()}"
-            properties["headers"] = {"n": pick.randrange(9), "who": "ünï", "deep": {"a": [1, 2]}}
+            properties["headers"] = {"n": pick.randrange(9), "name": "ünï", "deep": {"a": [1, 2]}}
         if pick.random() < 0.3:
             properties |= {"priority": 3, "timestamp": 1_700_000_000, "app_id": "gen",
                            "content_type": "text/plain", "expiration": "60000"}  # fmt: skip
         self.publish(pick.sample(QUEUES, pick.randrange(0, 3)), body, **properties)
 
-    def _fate(self, queue: str, number: int) -> None:
+    def _settle_random(self, queue: str, number: int) -> None:
         pick = self.random.random()
         delivered = EventKind.REDELIVERED if pick < 0.15 else EventKind.DELIVERED
         if pick < 0.8:
@@ -220,7 +244,7 @@ class FakeBroker:
     ) -> dict[str, Any]:  # fmt: skip
         numbers = [number for number, _ in entries]
         ids = pack_ids(numbers)
-        sizes = pack_sizes(size for _, size in entries) if kind.carries_sizes else None
+        sizes = pack_sizes(size for _, size in entries) if kind in SIZED_KINDS else None
         crc = event_checksum(self.time_ms, kind, queue_id, actor, detail, len(entries), ids, sizes)
         return {
             "id": self._event_id, "time_ms": self.time_ms, "kind": int(kind),
@@ -229,7 +253,7 @@ class FakeBroker:
             "crc": crc,
         }  # fmt: skip
 
-    def _define(self) -> None:
+    def _insert_definitions(self) -> None:
         origins = [
             {"id": 1, "kind": 1, "vhost": "/", "user": "alice", "connection": "c1"},
             {"id": 2, "kind": 1, "vhost": "/", "user": "bob", "connection": "c2"},
@@ -246,5 +270,5 @@ class FakeBroker:
             connection.execute(insert(schema.meta), {"key": "created_ms", "value": "1"})
 
 
-def _durable(connection: Any, _: Any) -> None:
+def _enable_wal(connection: Any, _: Any) -> None:
     connection.execute("PRAGMA journal_mode=WAL")

@@ -1,8 +1,8 @@
 """An export that ends with SIGKILL: `python killed_export.py <point> <data dir> <output> …`.
 
-Points: those of `POINTS`, at the call that `--call` names; `midway`, so many milliseconds after
-files began to be written; `anytime`, so many after the start of this program; `never`. The JVM
-dies with its process group.
+Points: those of `POINTS`, at call number `--call`; `midway`, `--milliseconds` after files began to
+be written; `anytime`, `--milliseconds` after the start of this program; `never`. The JVM is killed
+with its process group.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 import threading
 from pathlib import Path
 
-from spark_sink.export import ExportOptions, TableExport, run
-from spark_sink.manifest import Manifest
-from spark_sink.target import TableTarget, Target
+from leveret.spark_sink.export import ExportOptions, TableExport, run
+from leveret.spark_sink.manifest import Manifest
+from leveret.spark_sink.target import ExportTarget, TableTarget
 
 POINTS = {
     "planned": (TableTarget, "span", True),
@@ -27,7 +27,7 @@ POINTS = {
     "committing": (TableTarget, "record", True),
     "telling": (Manifest, "save", False),
     "ending": (TableTarget, "finish", True),
-    "swapping": (Target, "_finish_swap", False),
+    "swapping": (ExportTarget, "_finish_swap", False),
 }
 
 
@@ -36,22 +36,22 @@ def kill() -> None:
 
 
 def arm(point: str, call: int, seconds: float) -> None:
-    """Replace one method by one that kills at its so-many-eth call."""
+    """Replace a method by one that kills the process at call number `call`."""
     owner, name, is_after = POINTS.get(point, (TableExport, "_write_files", False))
-    whole, calls = getattr(owner, name), []
+    method, calls = getattr(owner, name), []
 
-    def deadly(*args, **kwargs):
+    def killing(*args, **kwargs):
         calls.append(args)
         if len(calls) == call and point == "midway":
             threading.Timer(seconds, kill).start()
         elif len(calls) == call and not is_after:
             kill()
-        result = whole(*args, **kwargs)
+        result = method(*args, **kwargs)
         if len(calls) == call and is_after:
             kill()
         return result
 
-    setattr(owner, name, deadly)
+    setattr(owner, name, killing)
 
 
 def main() -> None:
@@ -64,14 +64,14 @@ def main() -> None:
     parser.add_argument("--milliseconds", type=int, default=0)
     parser.add_argument("--batch-rows", type=int, default=100)
     parser.add_argument("--incremental", action="store_true")
-    asked = parser.parse_args()
-    if asked.point == "anytime":
-        threading.Timer(asked.milliseconds / 1000, kill).start()
-    elif asked.point != "never":
-        arm(asked.point, asked.call, asked.milliseconds / 1000)
+    given = parser.parse_args()
+    if given.point == "anytime":
+        threading.Timer(given.milliseconds / 1000, kill).start()
+    elif given.point != "never":
+        arm(given.point, given.call, given.milliseconds / 1000)
     options = ExportOptions(
-        to=asked.output, data_dir=asked.data_dir, tables=tuple(asked.tables.split(",")),
-        master="local[1]", batch_rows=asked.batch_rows, incremental=asked.incremental,
+        to=given.output, data_dir=given.data_dir, tables=tuple(given.tables.split(",")),
+        master="local[1]", batch_rows=given.batch_rows, incremental=given.incremental,
     )  # fmt: skip
     sys.exit(run(options))
 

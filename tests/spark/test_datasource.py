@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as f
 
-from spark_sink.schemas import TABLES, spark_ddl
+from leveret.spark_sink.arrow.schemas import SCHEMAS, spark_ddl
 from tests.spark.generator import START_MS, FakeBroker
 from tests.spark.http_source import serve
 
@@ -37,7 +37,7 @@ def table(spark, broker):
     return load
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_schema_is_as_documented(table, name):
     schema = table(name).schema
     assert ", ".join(f"`{x.name}` {x.dataType.simpleString()}" for x in schema) == spark_ddl(name)
@@ -59,27 +59,27 @@ def test_messages_and_logs_equal_the_ledger(table, broker):
     ledger = broker.ledger.messages
     assert tuple(sums) == (len(ledger), broker.ledger.body_bytes, sum(ledger))
     counted = table("logs").groupBy("log", "partition").agg(f.sum("offset"), f.sum("body_bytes"))
-    wanted = {
+    expected = {
         (log, number): (sum(range(len(sent))), sum(len(body) for _, _, body in sent))
         for (log, number), sent in {
             ("flat", 0): broker.ledger.logs["flat"],
             ("parted", 1): broker.ledger.logs["parted-1"],
         }.items()
     }
-    assert {(row[0], row[1]): (row[2], row[3]) for row in counted.collect()} == wanted
+    assert {(row[0], row[1]): (row[2], row[3]) for row in counted.collect()} == expected
 
 
-def test_only_the_columns_asked_for_are_read(table, tmp_path):
+def test_only_requested_columns_are_read(table, tmp_path):
     frame = table("messages", columns="id,user", read_log=str(tmp_path))
     assert frame.columns == ["id", "user"]
     assert frame.where("user = 'alice'").count() > 0
-    assert all(said["bytes"] == 0 for said in read_log(tmp_path))
-    assert {tuple(said["columns"]) for said in read_log(tmp_path)} == {("id", "origin")}
+    assert all(stats["bytes"] == 0 for stats in read_log(tmp_path))
+    assert {tuple(stats["columns"]) for stats in read_log(tmp_path)} == {("id", "origin")}
 
 
-def test_filters_are_done_by_the_reader(table, broker, tmp_path):
+def test_filters_are_applied_by_the_reader(table, broker, tmp_path):
     half = START_MS + (broker.time_ms - START_MS) // 2
-    wanted = Counter(
+    expected = Counter(
         kind for queue, kind, _, time_ms in broker.ledger.triples
         if queue == "orders" and kind in ("acked", "expired") and time_ms >= half
     )  # fmt: skip
@@ -87,37 +87,37 @@ def test_filters_are_done_by_the_reader(table, broker, tmp_path):
         (f.col("queue") == "orders") & f.col("event").isin("acked", "expired")
         & (f.col("time") >= f.timestamp_millis(f.lit(half)))
     )  # fmt: skip
-    found = Counter(row["event"] for row in frame.collect())
-    assert found == wanted
-    assert sum(said["rows"] for said in read_log(tmp_path)) == wanted.total()
+    result = Counter(row["event"] for row in frame.collect())
+    assert result == expected
+    assert sum(stats["rows"] for stats in read_log(tmp_path)) == expected.total()
 
 
 def test_messages_by_queue(spark, table, broker, tmp_path):
-    """The option asks for every queue that took a message, a filter for the first of them."""
-    taken = {number: broker.ledger.queues_of(number) for number in broker.ledger.messages}
-    asked = table("messages", queue="mail", columns="id,queue,queues")
-    assert {row["id"]: row["queues"] for row in asked.collect()} == {
-        number: queues for number, queues in taken.items() if "mail" in queues
+    """The option selects by every queue of a message, a filter by the first one only."""
+    routed = {number: broker.ledger.queues_of(number) for number in broker.ledger.messages}
+    selected = table("messages", queue="mail", columns="id,queue,queues")
+    assert {row["id"]: row["queues"] for row in selected.collect()} == {
+        number: queues for number, queues in routed.items() if "mail" in queues
     }
     messages = table("messages", columns="id,queue", read_log=str(tmp_path))
-    found = {row["id"] for row in messages.where("queue = 'mail'").collect()}
-    assert found == {number for number, queues in taken.items() if queues[:1] == ["mail"]}
-    in_mail = sum("mail" in queues for queues in taken.values())
-    assert len(found) < in_mail == sum(said["rows"] for said in read_log(tmp_path))
-    assert asked.where("queue IN ('mail', 'orders')").count() == in_mail - sum(
-        queues[0] not in ("mail", "orders") for queues in taken.values() if "mail" in queues
+    result = {row["id"] for row in messages.where("queue = 'mail'").collect()}
+    assert result == {number for number, queues in routed.items() if queues[:1] == ["mail"]}
+    in_mail = sum("mail" in queues for queues in routed.values())
+    assert len(result) < in_mail == sum(stats["rows"] for stats in read_log(tmp_path))
+    assert selected.where("queue IN ('mail', 'orders')").count() == in_mail - sum(
+        queues[0] not in ("mail", "orders") for queues in routed.values() if "mail" in queues
     )
     none = table("messages").where("queue IS NULL AND queues = array()").count()
-    assert none == sum(not queues for queues in taken.values())
+    assert none == sum(not queues for queues in routed.values())
 
 
-def test_filters_that_contradict_or_name_nothing(table):
+def test_contradictory_filters_and_unknown_events_match_nothing(table):
     events = table("events")
     assert events.where("queue = 'orders' AND queue IN ('mail', 'x')").count() == 0
     assert events.where("event = 'eaten'").count() == 0
 
 
-def test_spark_finds_the_source_itself_with_pushdown_off(spark, broker):
+def test_spark_finds_the_source_without_register_and_pushdown(spark, broker):
     other = spark.newSession()
     frame = other.read.format("leveret").option("table", "events")
     frame = frame.option("data_dir", str(broker.data_dir)).load()
@@ -127,7 +127,7 @@ def test_spark_finds_the_source_itself_with_pushdown_off(spark, broker):
     )
 
 
-def test_stream_takes_limited_batches_and_goes_on(spark, tmp_path):
+def test_stream_reads_limited_batches_and_continues(spark, tmp_path):
     broker = FakeBroker(tmp_path / "data")
     broker.traffic(20)
     broker.append("flat", 90)
@@ -166,13 +166,38 @@ def test_stream_takes_limited_batches_and_goes_on(spark, tmp_path):
     broker.close()
 
 
-def test_the_same_over_http(table, broker):
+def test_limited_batches_advance_all_partitions_together(spark, tmp_path):
+    """A watermark follows the partition that is ahead, and Spark drops what is behind it."""
+    broker = FakeBroker(tmp_path / "data")
+    for second in range(0, 200, 2):
+        for number in range(4):
+            broker.append_at(f"clicks-{number}", START_MS + 1000 * second + number, 10)
+    broker.close()
+    records = (
+        spark.readStream.format("leveret")
+        .options(table="logs", data_dir=str(broker.data_dir), queue="clicks", max_rows="400")
+        .option("columns", "time,partition")
+        .load()
+    )
+    counts = records.withWatermark("time", "5 seconds").groupBy(f.window("time", "10 seconds"))
+    query = (
+        counts.count().writeStream.format("memory").queryName("clicks").outputMode("update")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        .start()
+    )  # fmt: skip
+    query.awaitTermination()
+    assert [batch["numInputRows"] for batch in query.recentProgress[:10]] == [400] * 10
+    windows = spark.table("clicks").groupBy("window").agg(f.max("count").alias("count"))
+    assert windows.agg(f.sum("count")).first()[0] == 4000
+
+
+def test_reads_over_http(table, broker):
     with serve(broker.data_dir) as url:
-        where = {"data_dir": "", "url": url, "user": "u", "password": "p"}
-        assert table("events", **where).count() == broker.ledger.event_rows
-        assert table("logs", **where, columns="offset").where("offset >= 20").count() == 210
+        source = {"data_dir": "", "url": url, "user": "u", "password": "p"}
+        assert table("events", **source).count() == broker.ledger.event_rows
+        assert table("logs", **source, columns="offset").where("offset >= 20").count() == 210
         with pytest.raises(PySparkException, match="refused the user or the password"):
-            table("messages", **where | {"password": "wrong"}).count()
+            table("messages", **source | {"password": "wrong"}).count()
 
 
 @pytest.mark.parametrize(
@@ -181,10 +206,12 @@ def test_the_same_over_http(table, broker):
         ({"table": "nope"}, "There is no table 'nope'"),
         ({"table": "events", "columns": "color"}, "has no column 'color'"),
         ({"table": "events", "data_dir": "/nowhere/at/all"}, "give the data directory"),
-        ({"table": "events", "url": "http://x"}, "either the data directory or the url"),
+        ({"table": "events", "url": "http://x"}, "either the data directory or the URL"),
+        ({"table": "events", "max_row": "5"}, "There is no option 'max_row': the options are"),
+        ({"table": "logs", "queue": "orders"}, "There is no log 'orders' .* choose from 'flat'"),
     ],
 )
-def test_bad_options_are_sentences(spark, broker, options, words):
+def test_bad_options_are_explained(spark, broker, options, words):
     reader = spark.read.format("leveret").option("data_dir", str(broker.data_dir))
     with pytest.raises((AnalysisException, PySparkException), match=words):
         reader.options(**options).load().count()

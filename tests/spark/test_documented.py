@@ -1,11 +1,14 @@
-"""The commands and programs about Spark in README.md and docs/spark.md, run as they stand there.
+"""Runs the commands and programs about Spark in README.md and docs/spark.md.
 
-Only places are replaced: folders and hosts that are not here. All share the session of this folder.
+Only directories and hosts are replaced. All of them use the shared session.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from contextlib import contextmanager
 
 import httpx
@@ -13,8 +16,9 @@ import pika
 import pytest
 
 from leveret.cli import run
+from leveret.spark_sink.java import ensure_java
 from leveret.testing import LeveretBroker
-from tests.docs.blocks import Fate, all_blocks
+from tests.docs.blocks import RunMode, all_blocks
 from tests.docs.session import lines_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -23,18 +27,20 @@ HERE = "tests/spark/test_documented.py"
 
 
 def blocks(page: str, test: str):
-    found = [
+    texts = [
         block.text
         for block in all_blocks()
-        if block.page == page and block.fate is Fate.ELSEWHERE and block.detail == f"{HERE}::{test}"
+        if block.page == page
+        and block.mode is RunMode.ELSEWHERE
+        and block.detail == f"{HERE}::{test}"
     ]
-    assert found
-    return found
+    assert texts
+    return texts
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
-    """Two orders, one of them acknowledged, a log, and the user of the page."""
+    """A broker with two orders, one of them acked, a log, and the user from the page."""
     data_dir = tmp_path_factory.mktemp("documented") / "data"
     with LeveretBroker(data_dir=data_dir, http_enabled=True) as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
@@ -58,13 +64,13 @@ def broker(tmp_path_factory):
 
 @pytest.fixture
 def shared(spark, monkeypatch):
-    """The commands' own session is this folder's: starting one takes longest."""
+    """Let the commands use the shared session instead of starting one."""
 
     @contextmanager
     def session(*_):
         yield spark
 
-    monkeypatch.setattr("spark_sink.session.session", session)
+    monkeypatch.setattr("leveret.spark_sink.session.session", session)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/spark.md"])
@@ -72,22 +78,39 @@ def test_commands(page, broker, shared, tmp_path, monkeypatch):
     served, data_dir = broker
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEVERET_PASSWORD", PASSWORD)
-    places = {
+    replacements = {
         "./data": str(data_dir),
-        "./export": str(tmp_path / "export"),  # the session was started in another folder
+        "./export": str(tmp_path / "export"),  # the session has another working directory
         "/var/lib/leveret": str(data_dir),
         "/data/history": str(tmp_path / "history"),
         "http://broker:15672": served.http_url,
     }
     lines = [line for text in blocks(page, "test_commands") for line in lines_of(text)]
     for line in lines:
-        words = [places.get(word, word) for word in shlex.split(line)]
-        if "--every" in words:  # once is enough here
+        words = [replacements.get(word, word) for word in shlex.split(line)]
+        if "--every" in words:  # run once
             at = words.index("--every")
             del words[at : at + 2]
         if words[0] == "leveret":
             assert run(words[1:]) == 0, line
     assert list(tmp_path.rglob("*.parquet"))
+
+
+def test_reading_works_without_an_activated_environment(broker, tmp_path):
+    """The interpreter of the environment runs the page's program; the PATH leads to another one."""
+    _, data_dir = broker
+    (text,) = (each for each in blocks("docs/spark.md", "test_reading") if "builder" in each)
+    program = tmp_path / "program.py"
+    program.write_text(text.replace("/var/lib/leveret", str(data_dir)))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK")}
+    variables = kept | {"PATH": "/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1"}
+    variables.pop("VIRTUAL_ENV", None)
+    variables.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [sys.executable, program], env=variables | {"JAVA_HOME": str(ensure_java())},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "|orders|    1|" in done.stdout, done.stderr
 
 
 def test_reading(spark, broker, capsys):

@@ -1,7 +1,7 @@
-"""Each thing that can happen to a message, done once by a real client: what history tells of it.
+"""Every kind of event, caused once by a real client, and what history records of it.
 
-The same story is read three ways: as the table `events`, as a life over the HTTP API, and as
-`leveret trace` shows it. No Spark session: what the readers give is what Spark gets.
+The events are read three ways: from the table `events`, over the HTTP API, and with
+`leveret trace`. No Spark session is needed: Spark gets what the readers return.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import pika
 import pytest
 
 from leveret.cli import run
+from leveret.spark_sink.arrow.local import LocalSource
+from leveret.spark_sink.arrow.schemas import schema_of
+from leveret.spark_sink.arrow.selection import EVENT_NAMES, Request
+from leveret.spark_sink.arrow.source import ReadStats
 from leveret.testing import LeveretBroker
-from spark_sink.chunks import Tally
-from spark_sink.events import EVENT_NAMES
-from spark_sink.readers import LocalSource, all_columns
-from spark_sink.selection import Request
 
 ENTERED = ["published", "enqueued"]
-LIVES = {
+EVENTS = {
     "unroutable": ["published", "unroutable"],
     "acked": [*ENTERED, "delivered", "acked"],
     "got": [*ENTERED, "got", "acked"],
@@ -32,20 +32,20 @@ LIVES = {
     "dropped": [*ENTERED, "dropped"],
     "purged": [*ENTERED, "purged"],
     "deleted": [*ENTERED, "queue_deleted"],
-    "buried": [*ENTERED, "got", "dead_lettered", *ENTERED],
+    "dead-lettered": [*ENTERED, "got", "dead_lettered", *ENTERED],
     "delayed": [*ENTERED, "released", *ENTERED],
     "copied": ["published", "enqueued", "enqueued", "enqueued"],
 }
 QUEUES: dict[str, list[list[str]]] = {
     "unroutable": [[]],
-    "buried": [["dying"], ["grave"]],
+    "dead-lettered": [["dying"], ["dead"]],
     "delayed": [["later (delayed)"], ["plain"]],
-    "copied": [["plain", "short", "grave"]],
+    "copied": [["plain", "short", "dead"]],
 }
 
 
 class Client:
-    """One message of each fate; its message id is the name of the fate."""
+    """Publishes one message per case; its message id is the name of the case."""
 
     def __init__(self, url: str) -> None:
         self.connection = pika.BlockingConnection(pika.URLParameters(url))
@@ -53,9 +53,9 @@ class Client:
         self.channel.confirm_delivery()
         self._declare("plain")
         self._declare("short", **{"x-max-length": 1})
-        self._declare("grave")
-        dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
-        self._declare("dying", **dead)
+        self._declare("dead")
+        dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        self._declare("dying", **dead_letters)
         self._declare("brief", **{"x-message-ttl": 5_000})
         delayed = {"x-delayed-type": "fanout"}
         self.channel.exchange_declare("later", "x-delayed-message", durable=True, arguments=delayed)
@@ -64,9 +64,9 @@ class Client:
     def _declare(self, name: str, **arguments: str | int) -> None:
         self.channel.queue_declare(name, durable=True, arguments=arguments)
 
-    def send(self, fate: str, queue: str, exchange: str = "", **headers: object) -> None:
-        properties = pika.BasicProperties(delivery_mode=2, message_id=fate, headers=headers or None)
-        self.channel.basic_publish(exchange, queue, fate.encode(), properties)
+    def send(self, case: str, queue: str, exchange: str = "", **headers: object) -> None:
+        properties = pika.BasicProperties(delivery_mode=2, message_id=case, headers=headers or None)
+        self.channel.basic_publish(exchange, queue, case.encode(), properties)
 
     def got(self, queue: str = "plain") -> int:
         method, _, _ = self.channel.basic_get(queue)
@@ -95,7 +95,7 @@ class Client:
         self.channel.basic_nack(self.got(), requeue=True)
         self.channel.basic_reject(self.got(), requeue=True)
         self.consumed()
-        self.send("buried", "dying")
+        self.send("dead-lettered", "dying")
         self.channel.basic_nack(self.got("dying"), requeue=False)
 
     def lose(self) -> None:
@@ -107,14 +107,14 @@ class Client:
         self.send("deleted", "doomed")
         self.channel.queue_delete("doomed")
         self.channel.queue_purge("short")
-        self.send("copied", "plain", CC=["short"], BCC=["grave"])
+        self.send("copied", "plain", CC=["short"], BCC=["dead"])
         self.send("expired", "brief")
         self.send("delayed", "any", "later", **{"x-delay": 5_000})
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory):
-    """A broker that lived through all of it, still running, and its data directory."""
+def history(tmp_path_factory):
+    """A running broker in which all cases have happened, and its data directory."""
     data_dir = tmp_path_factory.mktemp("events") / "data"
     with LeveretBroker(data_dir=data_dir, http_enabled=True) as broker:
         client = Client(broker.url)
@@ -125,57 +125,79 @@ def story(tmp_path_factory):
         broker.wait_depth("brief", 0)
         broker.wait_depth("plain", 2)
         answer = httpx.get(f"{broker.http_url}/api/history/ranges", auth=("guest", "guest"))
-        assert answer.status_code == 200  # what was recorded is durable now
+        assert answer.status_code == 200  # the events are committed now
         yield broker, data_dir
 
 
 def rows(data_dir, table):
     with closing(LocalSource(data_dir)) as source:
-        batches = source.read(Request(table, 0, 2**62, all_columns(table)), Tally())
+        batches = source.read(Request(table, 0, 2**62, schema_of(table).column_names), ReadStats())
         return [row for batch in batches for row in batch.to_pylist()]
 
 
-def of_fate(data_dir, fate):
-    return [row for row in rows(data_dir, "messages") if row["message_id"] == fate]
+def messages_of(data_dir, case):
+    return [row for row in rows(data_dir, "messages") if row["message_id"] == case]
 
 
-@pytest.mark.parametrize("fate", LIVES)
-def test_the_table_tells_what_happened(story, fate):
-    _, data_dir = story
-    numbers = {row["id"] for row in of_fate(data_dir, fate)}
-    told = [row for row in rows(data_dir, "events") if row["message"] in numbers]
-    assert sorted(row["event"] for row in told) == sorted(LIVES[fate])
-    in_order = [row["event"] for row in told if row["event"] not in ENTERED]
-    assert in_order == [event for event in LIVES[fate] if event not in ENTERED]
+@pytest.mark.parametrize("case", EVENTS)
+def test_table_has_the_events_of_each_case(history, case):
+    _, data_dir = history
+    numbers = {row["id"] for row in messages_of(data_dir, case)}
+    events = [row for row in rows(data_dir, "events") if row["message"] in numbers]
+    assert sorted(row["event"] for row in events) == sorted(EVENTS[case])
+    in_order = [row["event"] for row in events if row["event"] not in ENTERED]
+    assert in_order == [event for event in EVENTS[case] if event not in ENTERED]
     by_client = {"got", "acked", "rejected", "nacked", "requeued", "delivered", "redelivered"}
-    assert all(row["user"] == "guest" for row in told if row["event"] in by_client)
-    assert all(row["consumer_tag"] for row in told if row["event"] in ("delivered", "redelivered"))
+    assert all(row["user"] == "guest" for row in events if row["event"] in by_client)
+    assert all(
+        row["consumer_tag"] for row in events if row["event"] in ("delivered", "redelivered")
+    )
 
 
-@pytest.mark.parametrize("fate", QUEUES)
-def test_messages_name_the_queues_that_took_them(story, fate):
-    _, data_dir = story
-    found = of_fate(data_dir, fate)
-    assert [row["queues"] for row in found] == QUEUES[fate]
-    for row in found:
+@pytest.mark.parametrize("case", QUEUES)
+def test_messages_name_the_queues_they_were_routed_to(history, case):
+    _, data_dir = history
+    messages = messages_of(data_dir, case)
+    assert [row["queues"] for row in messages] == QUEUES[case]
+    for row in messages:
         assert row["queue"] == (row["queues"][0] if row["queues"] else None)
 
 
-@pytest.mark.parametrize("fate", LIVES)
-def test_api_and_command_line_tell_the_same(story, fate, capsys):
-    broker, _ = story
+@pytest.mark.parametrize("case", EVENTS)
+def test_api_and_command_line_agree(history, case, capsys):
+    broker, _ = history
     address = f"{broker.http_url}/api/trace"
-    life = httpx.get(address, params={"message_id": fate}, auth=("guest", "guest")).json()
-    assert sorted(event["event"] for event in life["events"]) == sorted(LIVES[fate])
-    assert run(["--url", broker.http_url, "trace", fate, "--formatter", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["events"] == life["events"]
+    trace = httpx.get(address, params={"message_id": case}, auth=("guest", "guest")).json()
+    assert sorted(event["event"] for event in trace["events"]) == sorted(EVENTS[case])
+    assert run(["--url", broker.http_url, "trace", case, "--formatter", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["events"] == trace["events"]
 
 
-def test_no_event_was_left_out():
-    assert {event for life in LIVES.values() for event in life} == {*EVENT_NAMES}
+@pytest.mark.parametrize("case", ["dead-lettered", "delayed"])
+def test_copy_names_the_message_it_was_copied_from(history, case, capsys):
+    broker, data_dir = history
+    original, copy = messages_of(data_dir, case)
+    assert (original["parent"], copy["parent"]) == (None, original["id"])
+    address, auth = f"{broker.http_url}/api/trace", ("guest", "guest")
+    parents = {str(copy["id"]): original["id"]}
+    for query in ({"message_id": case}, {"id": copy["id"]}):
+        assert httpx.get(address, params=query, auth=auth).json()["parents"] == parents
+    assert httpx.get(address, params={"id": original["id"]}, auth=auth).json()["parents"] == {}
+    assert run(["--url", broker.http_url, "trace", case]) == 0
+    assert f"Message {copy['id']} is a copy of message {original['id']}" in capsys.readouterr().err
 
 
-def test_where_dead_letters_went_is_told(story):
-    _, data_dir = story
+def test_other_messages_have_no_parent(history):
+    _, data_dir = history
+    with_parent = {row["message_id"] for row in rows(data_dir, "messages") if row["parent"]}
+    assert with_parent == {"dead-lettered", "delayed"}
+
+
+def test_every_event_is_covered():
+    assert {event for trace in EVENTS.values() for event in trace} == {*EVENT_NAMES}
+
+
+def test_dead_lettered_event_names_reason_and_exchange(history):
+    _, data_dir = history
     (dead,) = (row for row in rows(data_dir, "events") if row["event"] == "dead_lettered")
     assert (dead["queue"], dead["detail"]) == ("dying", "rejected to ''")

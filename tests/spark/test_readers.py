@@ -1,10 +1,14 @@
-"""The readers against the ledger, without Spark."""
+"""The Arrow readers against the ledger, without Spark."""
 
 from __future__ import annotations
 
 import io
+import struct
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,14 +16,22 @@ import pytest
 from sqlalchemy import insert, update
 
 from leveret.model.history import EventKind
-from queues.storage import schema
-from spark_sink.chunks import Tally
-from spark_sink.errors import SourceError
-from spark_sink.readers import LocalSource, all_columns, answer_export, answer_ranges
-from spark_sink.selection import Request, Selection, selection_of, selection_params
+from leveret.model.message import PART_BYTES
+from leveret.queues.storage import schema
+from leveret.spark_sink.arrow.local import LocalSource, history_export, history_ranges
+from leveret.spark_sink.arrow.schemas import schema_of
+from leveret.spark_sink.arrow.selection import (
+    Request,
+    Selection,
+    parse_selection,
+    selection_to_params,
+)
+from leveret.spark_sink.arrow.source import ReadStats
+from leveret.spark_sink.errors import SourceError
 from tests.spark.generator import START_MS
 
 EVERYTHING = 2**62
+ROOT = Path(__file__).parents[2]
 ALL = Selection()
 
 
@@ -29,10 +41,12 @@ def busy(broker):
     return broker
 
 
-def rows_of(broker, table, columns=None, selection=ALL, tally=None):
-    request = Request(table, 0, EVERYTHING, tuple(columns or all_columns(table)), selection)
+def rows_of(broker, table, columns=None, selection=ALL, stats=None):
+    request = Request(
+        table, 0, EVERYTHING, tuple(columns or schema_of(table).column_names), selection
+    )
     with LocalSource(broker.data_dir) as source:
-        batches = list(source.read(request, tally or Tally()))
+        batches = list(source.read(request, stats or ReadStats()))
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -60,8 +74,74 @@ def test_headers_are_text_and_json(busy):
             assert row["headers"] is None
         else:
             assert dict(row["headers"]) == {
-                "n": str(sent["n"]), "who": "ünï", "deep": '{"a":[1,2]}'
+                "n": str(sent["n"]), "name": "ünï", "deep": '{"a":[1,2]}'
             }  # fmt: skip
+
+
+def test_typed_headers_keep_types_and_bytes(broker):
+    """Every wire type, as clients encode it."""
+    wire = bytearray()
+
+    def field(name: str, kind: bytes, value: bytes) -> None:
+        wire.extend(bytes([len(name)]) + name.encode() + kind + value)
+
+    def sized(value: bytes) -> bytes:
+        return len(value).to_bytes(4, "big") + value
+
+    field("text", b"S", sized("ünï".encode()))
+    field("digits", b"S", sized(b"5"))
+    field("latin", b"S", sized(b"\xff\xfe"))
+    field("blob", b"x", sized(b"\x00\xff"))
+    for name, kind, width in (
+        ("byte", b"b", 1), ("unsignedbyte", b"B", 1), ("short", b"s", 2),
+        ("unsignedshort", b"u", 2), ("signedint", b"I", 4), ("unsignedint", b"i", 4),
+        ("long", b"l", 8),
+    ):  # fmt: skip
+        field(name, kind, (5).to_bytes(width, "big"))
+    field("float", b"f", struct.pack(">f", 0.5))
+    field("double", b"d", struct.pack(">d", 0.1))
+    field("decimal", b"D", b"\x02" + (123).to_bytes(4, "big"))
+    field("time", b"T", (1_700_000_000).to_bytes(8, "big"))
+    field("yes", b"t", b"\x01")
+    field("nothing", b"V", b"")
+    field("list", b"A", sized(b"I" + (1).to_bytes(4, "big") + b"x" + sized(b"\xff")))
+    field("deep", b"F", sized(b"\x01a" + b"b" + b"\x07" + b"\x01s" + b"S" + sized(b"x")))
+    broker.publish(["orders"], b"x")
+    broker.commit()
+    properties = (1 << 13).to_bytes(2, "big") + sized(bytes(wire))
+    with broker.engine.begin() as connection:
+        connection.execute(update(schema.messages).values(properties=properties))
+    (row,) = rows_of(broker, "messages", ["typed_headers"])
+    fields = {name: tuple(value.values()) for name, value in row["typed_headers"]}
+    numbers = {
+        name: (name, "5", None)
+        for name in ("byte", "unsignedbyte", "short", "unsignedshort", "signedint", "unsignedint",
+                     "long")
+    }  # fmt: skip
+    assert fields == numbers | {
+        "text": ("longstr", "ünï", "ünï".encode()),
+        "digits": ("longstr", "5", b"5"),
+        "latin": ("longstr", None, b"\xff\xfe"),
+        "blob": ("binary", None, b"\x00\xff"),
+        "float": ("float", "0.5", None),
+        "double": ("double", "0.1", None),
+        "decimal": ("decimal", "1.23", None),
+        "time": ("timestamp", "1700000000", None),
+        "yes": ("bool", "true", None),
+        "nothing": ("void", None, None),
+        "list": ("array", '[{"type":"signedint","value":1},{"type":"binary","base64":"/w=="}]',
+                 None),
+        "deep": ("table", '{"a":{"type":"byte","value":7},"s":{"type":"longstr","value":"x"}}',
+                 None),
+    }  # fmt: skip
+
+
+def test_messages_without_headers_have_no_typed_headers(broker):
+    broker.publish(["orders"], b"x")
+    broker.publish(["orders"], b"x", headers={})
+    broker.commit()
+    rows = rows_of(broker, "messages", ["typed_headers", "headers"])
+    assert [row["typed_headers"] for row in rows] == [row["headers"] for row in rows] == [None, []]
 
 
 def test_events_equal_the_ledger(busy):
@@ -89,12 +169,12 @@ def test_logs_equal_the_ledger(broker):
         broker.append(log, 500)
     rows = rows_of(broker, "logs")
     names = {("flat", 0): "flat", ("parted", 0): "parted-0", ("parted", 1): "parted-1"}
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_log: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault(names[row["log"], row["partition"]], []).append(row)
+        by_log.setdefault(names[row["log"], row["partition"]], []).append(row)
     for log, sent in broker.ledger.logs.items():
-        assert [row["offset"] for row in found[log]] == list(range(500))
-        for row, (time_ms, properties, body) in zip(found[log], sent, strict=True):
+        assert [row["offset"] for row in by_log[log]] == list(range(500))
+        for row, (time_ms, properties, body) in zip(by_log[log], sent, strict=True):
             others = {k: str(v) for k, v in properties.items() if k != "headers"}
             headers = {k: str(v) for k, v in properties.get("headers", {}).items()}
             assert row["body"] == body and row["body_bytes"] == len(body)
@@ -114,12 +194,12 @@ def test_logs_can_be_read_in_parts(broker):
         assert [(s.from_id, s.to_id) for s in splits] == [
             (0, 70), (70, 140), (140, 210), (210, 280), (280, 300)
         ]  # fmt: skip
-        found = []
+        offsets = []
         for split in splits:
             request = Request("logs", split.from_id, split.to_id, ("offset",), queue_id=queue_id)
-            for batch in source.read(request, Tally()):
-                found += batch.column(0).to_pylist()
-        assert found == list(range(300))
+            for batch in source.read(request, ReadStats()):
+                offsets += batch.column(0).to_pylist()
+        assert offsets == list(range(300))
     late = rows_of(broker, "logs", ["offset"], Selection(since_ms=middle))
     early = rows_of(broker, "logs", ["offset"], Selection(until_ms=middle))
     assert [row["offset"] for row in early + late] == list(range(300)) and len(late) == 150
@@ -143,36 +223,36 @@ def test_counts_agree_with_rows(busy):
     assert sum(group["rows"] for group in in_orders["groups"]) == in_orders["rows"]
 
 
-def test_bodies_are_not_read_unless_asked_for(busy):
-    with_bodies, without = Tally(), Tally()
-    rows_of(busy, "messages", ["id", "body"], tally=with_bodies)
-    rows_of(busy, "messages", ["id", "time", "user"], tally=without)
+def test_bodies_are_read_only_when_requested(busy):
+    with_bodies, without = ReadStats(), ReadStats()
+    rows_of(busy, "messages", ["id", "body"], stats=with_bodies)
+    rows_of(busy, "messages", ["id", "time", "user"], stats=without)
     assert "body" in with_bodies.columns and with_bodies.bytes == busy.ledger.body_bytes
     assert without.columns == ("id", "origin", "time_ms") and without.bytes == 0
 
 
 def test_filters_reach_the_database(busy):
-    tally = Tally()
+    stats = ReadStats()
     half = START_MS + (busy.time_ms - START_MS) // 2
     chosen = Selection(since_ms=half, queues=("orders",), kinds=("acked", "rejected"))
-    rows = rows_of(busy, "events", selection=chosen, tally=tally)
-    wanted = {
+    rows = rows_of(busy, "events", selection=chosen, stats=stats)
+    expected = {
         triple for triple in busy.ledger.triples
         if triple[0] == "orders" and triple[1] in chosen.kinds and triple[3] >= half
     }  # fmt: skip
-    assert {(r["queue"], r["event"], r["message"]) for r in rows} == {t[:3] for t in wanted}
-    whole = Tally()
-    rows_of(busy, "events", tally=whole)
-    assert tally.scanned < whole.scanned / 4
+    assert {(r["queue"], r["event"], r["message"]) for r in rows} == {t[:3] for t in expected}
+    whole = ReadStats()
+    rows_of(busy, "events", stats=whole)
+    assert stats.scanned < whole.scanned / 4
 
 
 def test_messages_of_a_queue(busy):
     rows = rows_of(busy, "messages", ["id"], Selection(queues=("123",)))
-    wanted = {t[2] for t in busy.ledger.triples if t[:2] == ("123", "enqueued")}
-    assert {row["id"] for row in rows} == wanted
+    expected = {t[2] for t in busy.ledger.triples if t[:2] == ("123", "enqueued")}
+    assert {row["id"] for row in rows} == expected
 
 
-def test_other_vhosts_stay_unseen(busy):
+def test_other_vhosts_are_not_visible(busy):
     for table in ("messages", "events", "queues"):
         assert rows_of(busy, table, selection=Selection(vhosts=("other",))) == []
         assert len(rows_of(busy, table, selection=Selection(vhosts=("/",)))) == len(
@@ -181,7 +261,7 @@ def test_other_vhosts_stay_unseen(busy):
         assert rows_of(busy, table, selection=Selection().within(frozenset())) == []
 
 
-def test_messages_of_the_broker_itself_have_the_vhost_of_their_queue(broker):
+def test_messages_published_by_the_broker_have_the_vhost_of_their_queue(broker):
     for queue in ("orders", "mail"):
         broker.publish([queue], b"first")
     broker.commit()
@@ -210,8 +290,8 @@ def test_messages_of_the_broker_itself_have_the_vhost_of_their_queue(broker):
     }  # fmt: skip
 
 
-def test_unroutable_messages_of_the_broker_itself_have_their_vhost(broker):
-    broker.publish([], b"nobody wants it")
+def test_unroutable_messages_published_by_the_broker_have_a_vhost(broker):
+    broker.publish([], b"unroutable")
     broker.commit()
     with broker.engine.begin() as connection:
         connection.execute(update(schema.messages).values(origin=0))
@@ -248,13 +328,27 @@ def test_history_off_hides_events_and_content(broker):
     assert [row["body"] for row in rows_of(broker, "messages")] == [b"kept"]
 
 
-def test_body_that_was_not_kept_is_null(broker):
+def test_body_that_is_not_kept_is_null(broker):
     broker.publish(["orders"], b"12345")
     broker.commit()
     with broker.engine.begin() as connection:
         connection.execute(update(schema.messages).values(body=None, keep=1))
     (row,) = rows_of(broker, "messages")
     assert row["body"] is None and row["body_bytes"] == 5
+
+
+def test_body_in_parts_is_read_whole(broker):
+    body = bytes(range(256)) * (3 * PART_BYTES // 256) + b"rest"
+    for number in range(3):
+        broker.publish(["orders"], body if number == 1 else b"small")
+    broker.commit()
+    parts = [body[at : at + PART_BYTES] for at in range(0, len(body), PART_BYTES)]
+    with broker.engine.begin() as connection:
+        large = schema.messages.c.size == len(body)
+        connection.execute(update(schema.messages).values(body=None, first_part=7).where(large))
+        rows = [{"id": number, "data": part} for number, part in enumerate(parts, 7)]
+        connection.execute(insert(schema.body_parts), [{"id": 6, "data": b"another"}, *rows])
+    assert [row["body"] for row in rows_of(broker, "messages")] == [b"small", body, b"small"]
 
 
 def test_empty_broker_has_empty_tables(broker):
@@ -272,17 +366,17 @@ def test_large_bodies_are_cut_into_small_batches(broker):
     with LocalSource(broker.data_dir) as source:
         sizes = [
             batch.num_rows
-            for batch in source.read(Request("messages", 0, 100, ("id", "body")), Tally())
+            for batch in source.read(Request("messages", 0, 100, ("id", "body")), ReadStats())
         ]
     assert sum(sizes) == 6 and max(sizes) == 1
 
 
-def test_a_purge_of_many_is_cut_into_batches(broker):
+def test_purge_of_many_messages_is_cut_into_batches(broker):
     for number in range(1, 150_001):
         broker._events.setdefault((EventKind.PURGED, 1, 0, None), []).append((number, 0))
     broker.commit()
     with LocalSource(broker.data_dir) as source:
-        batches = list(source.read(Request("events", 0, 100, ("message", "position")), Tally()))
+        batches = list(source.read(Request("events", 0, 100, ("message", "position")), ReadStats()))
     assert [batch.num_rows for batch in batches] == [65_536, 65_536, 18_928]
     assert pa.Table.from_batches(batches)["message"].to_pylist() == list(range(1, 150_001))
 
@@ -296,20 +390,20 @@ def test_splits_cover_everything_once(busy, table, rows):
         ends = [split.to_id for split in splits]
         assert all(a.to_id <= b.from_id for a, b in pairwise(splits))
         assert ends[-1] == following
-        found = 0
+        total = 0
         for split in splits:
-            request = Request(table, split.from_id, split.to_id, all_columns(table))
-            count = sum(batch.num_rows for batch in source.read(request, Tally()))
+            request = Request(table, split.from_id, split.to_id, schema_of(table).column_names)
+            count = sum(batch.num_rows for batch in source.read(request, ReadStats()))
             assert count <= split.rows
             if table == "messages":
                 assert split.rows <= rows
-            found += count
+            total += count
     expected = len(busy.ledger.messages) if table == "messages" else busy.ledger.event_rows
-    assert found == expected
+    assert total == expected
 
 
-def test_reads_beside_an_open_writer(busy):
-    """An open write transaction neither blocks the reader nor shows in it."""
+def test_reads_while_a_write_transaction_is_open(busy):
+    """An open write transaction neither blocks the reader nor is visible to it."""
     before = len(rows_of(busy, "messages", ["id"]))
     with busy.engine.begin() as connection:
         connection.execute(
@@ -319,31 +413,31 @@ def test_reads_beside_an_open_writer(busy):
     assert len(rows_of(busy, "messages", ["id"])) == before + 1
 
 
-def test_answer_export_is_an_arrow_stream(busy):
+def test_history_export_is_an_arrow_stream(busy):
     params = Request("events", 0, EVERYTHING, ("event", "message")).to_params()
-    data = b"".join(answer_export(busy.data_dir, params))
+    data = b"".join(history_export(busy.data_dir, params))
     table = pa.ipc.open_stream(io.BytesIO(data)).read_all()
     assert table.column_names == ["event", "message"]
     assert table.num_rows == busy.ledger.event_rows
-    empty = b"".join(answer_export(busy.data_dir, params, vhosts=frozenset()))
+    empty = b"".join(history_export(busy.data_dir, params, vhosts=frozenset()))
     assert pa.ipc.open_stream(io.BytesIO(empty)).read_all().num_rows == 0
 
 
-def test_answer_ranges(busy):
-    answer = answer_ranges(busy.data_dir, {})
+def test_history_ranges(busy):
+    answer = history_ranges(busy.data_dir, {})
     assert answer["messages"] == (1, max(busy.ledger.messages) + 1)
     assert answer["identity"] == "created_ms=1"
     params = {"table": "events", "rows": "100", "limit": "2", "count": "1"}
-    answer = answer_ranges(busy.data_dir, params)
+    answer = history_ranges(busy.data_dir, params)
     assert len(answer["splits"]) == 2
     assert answer["count"]["rows"] == busy.ledger.event_rows
 
 
-def test_selections_survive_the_way_over_text():
+def test_selections_round_trip_through_text():
     chosen = Selection(1, 2, ("a,b",), ("/", "v\xe9"), ("acked",))
-    assert selection_of(selection_params(chosen)) == chosen
-    assert selection_of({"queue": "a, b"}).queues == ("a", "b")
-    assert selection_of({"since": "2026-11-16"}).since_ms == 1_794_787_200_000
+    assert parse_selection(selection_to_params(chosen)) == chosen
+    assert parse_selection({"queue": "a, b"}).queues == ("a", "b")
+    assert parse_selection({"since": "2026-11-16"}).since_ms == 1_794_787_200_000
 
 
 @pytest.mark.parametrize(
@@ -352,19 +446,34 @@ def test_selections_survive_the_way_over_text():
         ({"table": "nope"}, "no table 'nope'"),
         ({"table": "events", "columns": "color"}, "no column 'color'"),
         ({"table": "events", "from_id": "x"}, "whole number"),
-        ({"table": "events", "since": "yesterday"}, "no time"),
+        ({"table": "events", "since": "yesterday"}, "not a time"),
         ({"table": "events", "kind": "eaten", "check": "1"}, "no event 'eaten'"),
         ({"queue": "gone", "check": "1"}, "no queue 'gone'"),
     ],
 )
-def test_bad_requests_are_sentences(busy, params, words):
+def test_bad_requests_are_explained(busy, params, words):
     with pytest.raises(SourceError, match=words):
-        answer_ranges(busy.data_dir, params)
+        history_ranges(busy.data_dir, params)
 
 
-def test_unreadable_directories_are_sentences(tmp_path):
+def test_importing_the_readers_imports_no_spark():
+    modules = ", ".join(f"leveret.spark_sink.arrow.{name}" for name in (
+        "local", "remote", "source", "tables.events", "tables.logs", "tables.messages",
+        "tables.queues",
+    ))  # fmt: skip
+    code = (
+        f"import sys, leveret.spark_sink.export, {modules}\n"
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'pyspark', 'py4j'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_unreadable_directories_are_explained(tmp_path):
     with pytest.raises(SourceError, match="give the data directory of a broker"):
         LocalSource(tmp_path)
     (tmp_path / "leveret.db").write_bytes(b"not a database at all, just some bytes in a file")
-    with pytest.raises(SourceError, match="no database of a broker"):
+    with pytest.raises(SourceError, match="not the database of a broker"):
         LocalSource(tmp_path)

@@ -1,4 +1,4 @@
-"""The report's numbers, against lives written down by hand."""
+"""The figures of the report, against lifecycles written down by hand."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from leveret.model.history import EventKind
-from spark_sink.export import ExportOptions, export, plan_of
-from spark_sink.exported import read_export
-from spark_sink.report import PAGE, run, write_report
-from spark_sink.svg import Series, bar_plot, line_plot, nice_top
+from leveret.spark_sink.export import ExportOptions, export, make_plan
+from leveret.spark_sink.exported import read_export
+from leveret.spark_sink.plots import Series, bar_plot, line_plot
+from leveret.spark_sink.report import PAGE, run, write_report
 from tests.spark.generator import START_MS, FakeBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -21,7 +21,7 @@ HOUR = 3_600_000
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
-    """Ten messages: delivered after 10 ms × n, acked 100 ms later; five more never acked."""
+    """Ten messages delivered after 10 ms × n and acked 100 ms later; five never acked."""
     broker = FakeBroker(tmp_path_factory.mktemp("report") / "data")
     broker.time_ms = START_MS - START_MS % HOUR
     for number in range(1, 11):
@@ -34,11 +34,11 @@ def broker(tmp_path_factory):
         at(broker, start + 10 * number + 100)
         broker.time_ms = start + 1000
     broker.time_ms += HOUR
-    for fate in (EventKind.EXPIRED, EventKind.DEAD_LETTERED, EventKind.DELIVERED,
+    for kind in (EventKind.EXPIRED, EventKind.DEAD_LETTERED, EventKind.DELIVERED,
                  EventKind.REDELIVERED, None):  # fmt: skip
         number = broker.publish(["mail"], b"y")
-        if fate is not None:
-            broker.record(fate, "mail", number, 3)
+        if kind is not None:
+            broker.record(kind, "mail", number, 3)
     broker.commit()
     yield broker
     broker.close()
@@ -53,7 +53,7 @@ def at(broker, time_ms):
 def report(spark, broker, tmp_path_factory):
     out = tmp_path_factory.mktemp("exported")
     options = ExportOptions(to=out, data_dir=broker.data_dir, tables=("events", "messages"))
-    export(spark, plan_of(options), Console(quiet=True))
+    export(spark, make_plan(options), Console(quiet=True))
     write_report(spark, out, out / "report")
     return out
 
@@ -91,42 +91,52 @@ def test_routing_keys_consumers_and_never_acked(spark, report):
     assert last == ["dead_lettered", "delivered", "enqueued", "expired", "redelivered"]
 
 
-def test_page_stands_alone(report):
+def test_page_is_self_contained(report):
     text = (report / "report" / PAGE).read_text()
     assert text.count("<svg") == 4 and "orders" in text
     assert not re.search(r"<script|https?://|src=|url\(", text)
     assert not (report / "report" / ".tmp").exists()
 
 
-def test_report_can_be_made_again(spark, report):
+def test_report_can_be_repeated(spark, report):
     write_report(spark, report, report / "report")
     assert len(table(spark, report, "never_acked")) == 5
 
 
-def test_export_reads_back_typed(spark, report, broker):
+def test_export_is_read_back_with_types(spark, report, broker):
     frame = read_export(spark, report, "messages")
     assert dict(frame.dtypes)["headers"] == "map<string,string>"
     assert frame.count() == len(broker.ledger.messages)
 
 
-def test_without_an_export_there_is_a_sentence(tmp_path, capsys):
+def test_missing_export_is_explained(tmp_path, capsys):
     assert run(tmp_path) == 1
-    said = capsys.readouterr().err
-    assert "There is no export in" in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "There is no export in" in output and output.count("\n") == 1
 
 
-def test_report_of_nothing_is_a_page(spark, tmp_path):
+def test_missing_library_is_explained(report, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run(report) == 1
+    assert capsys.readouterr().err == (
+        "jinja2 is not installed: run `pip install 'leveret[spark]'`.\n"
+    )
+
+
+def test_report_of_an_empty_export(spark, tmp_path):
     broker = FakeBroker(tmp_path / "data")
     options = ExportOptions(to=tmp_path / "out", data_dir=broker.data_dir, tables=("events",))
-    export(spark, plan_of(replace(options)), Console(quiet=True))
+    export(spark, make_plan(replace(options)), Console(quiet=True))
     write_report(spark, tmp_path / "out", tmp_path / "out" / "report")
     assert "None." in (tmp_path / "out" / "report" / PAGE).read_text()
     broker.close()
 
 
-def test_plots_escape_and_scale():
-    assert "<b>" not in bar_plot(["<b>"], [1])
-    assert "&lt;b&gt;" in line_plot(["now"], [Series("<b>", [3])], "ms")
-    assert [nice_top(value) for value in (0, 4, 5, 11, 99, 100, 101)] == [
-        4, 4, 5, 20, 100, 100, 200
-    ]  # fmt: skip
+def test_plots_escape_labels_and_scale():
+    bars = bar_plot(["<b>", "漢 $x$"], [1, 2_000]) or ""
+    assert "<b>" not in bars and ">&lt;b&gt;<" in bars and ">漢 $x$<" in bars and ">2,000<" in bars
+    lines = line_plot(["now"], [Series("<b>", [3])], "ms") or ""
+    assert ">&lt;b&gt;<" in lines and 'aria-label="&lt;b&gt;"' in lines
+    assert ">4<" in lines  # the axis never ends below 4
+    assert "url(" not in bars + lines and "http" not in bars + lines
+    assert line_plot([], [], "ms") is None and bar_plot([], []) is None

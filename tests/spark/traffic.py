@@ -1,8 +1,8 @@
-"""A client that does what it is told, and a ledger of what it knows for certain.
+"""A client that performs given actions, and a ledger of what it knows for certain.
 
-Publishes are confirmed, settlements are committed transactions, and before the broker is killed a
-confirmed publish to `fence` stands behind everything else: one writer commits in order, so all of
-it is on disk. What was under way at the kill (`maybe`) may or may not be there.
+Publishes are confirmed, acks are committed transactions, and before the broker is killed, a
+message published to `fence` is confirmed last: the writer commits in order, so all of it is on
+disk. Messages that were unconfirmed at the kill (`maybe`) may or may not be stored.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ ACTIONS = (
 
 
 @dataclass(frozen=True)
-class BrokerLife:
-    """What a client does while a broker lives, and how that ends."""
+class BrokerRun:
+    """The actions of a client during one run of the broker, and how the run ends."""
 
     actions: Sequence[str]
     is_killed: bool
 
 
 class Client:
-    """Counts what it knows by queue and event; `bytes` are the bodies that entered each queue."""
+    """Counts events by queue; `bytes` are the bytes of the bodies enqueued in each queue."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -79,14 +79,14 @@ class Client:
         else:
             getattr(self, f"_{action}")()
 
-    def live(self, life: BrokerLife, url: str, pid: int) -> None:
+    def execute(self, run: BrokerRun, url: str, pid: int) -> None:
         self.connect(url)
         if not self.published:
             self.declare()
-        for action in life.actions:
+        for action in run.actions:
             self.do(action)
         self._send("", "fence", "fence")
-        if life.is_killed:
+        if run.is_killed:
             self._burst()
             os.kill(pid, signal.SIGKILL)
             with suppress(pika.exceptions.AMQPError):
@@ -126,7 +126,7 @@ class Client:
         self.counts["short", "dropped"] += self.counts["short", "enqueued"] > SHORT
 
     def _expire(self) -> None:
-        """Everything in this queue is gone at the end."""
+        """Everything in this queue expires before the end."""
         self._send("", "brief", "brief")
         self.counts["brief", "expired"] += 1
 
@@ -134,28 +134,28 @@ class Client:
         self._send("feed", f"k{self.published % 7}")
         self.records += 1
 
-    def _settle(self, how: str) -> None:
+    def _settle(self, outcome: str) -> None:
         channel = self.settling
         method, properties, body = channel.basic_get("work")
         if method is None:
             return
         self.counts["work", "got"] += 1
-        if how == "acked":
+        if outcome == "acked":
             channel.basic_ack(method.delivery_tag)
-        elif how == "dead_lettered":
+        elif outcome == "dead_lettered":
             channel.basic_reject(method.delivery_tag, requeue=False)
             self.counts["dead", "enqueued"] += 1
             self.bytes["dead"] += len(body) if properties.message_id in self.bodies else 0
         else:
             channel.basic_nack(method.delivery_tag, requeue=True)
         channel.tx_commit()
-        self.counts["work", how] += 1
+        self.counts["work", outcome] += 1
 
     def _purge(self) -> None:
         self.counts["copy", "purged"] += self.confirmed.queue_purge("copy").method.message_count
 
     def _delete(self) -> None:
-        """A queue of a name of its own, so that its history can be told from the next one's."""
+        """A queue with a unique name, so that its history is separate from the next one's."""
         name = f"gone-{self.published}"
         self.confirmed.queue_declare(name, durable=True)
         self._send("", name, name)
@@ -163,7 +163,7 @@ class Client:
         self.counts[name, "queue_deleted"] += 1
 
     def _burst(self) -> None:
-        """Publishes that nobody waits for."""
+        """Publishes without waiting for confirms."""
         channel = self.connection.channel()
         for _ in range(100):
             self.published += 1
@@ -173,7 +173,7 @@ class Client:
             channel.basic_publish("", "work", name.encode(), properties)
 
 
-def live_through(client: Client, lives: Sequence[BrokerLife], data_dir: Path) -> None:
-    for life in lives:
+def run_all(client: Client, runs: Sequence[BrokerRun], data_dir: Path) -> None:
+    for run in runs:
         with running_leveret("--data-dir", str(data_dir)) as broker:
-            client.live(life, broker.url, broker.pid)
+            client.execute(run, broker.url, broker.pid)

@@ -1,8 +1,8 @@
-"""The broker a test talks to: a Leveret started for the occasion, or one named by a URL.
+"""The broker under test: a Leveret that is started for the test, or one named by a URL.
 
-A started Leveret is a process of its own, so what the tests prove holds for the program as a
-user runs it. `Target` says where it is and what it calls itself; tests ask `is_rabbitmq` only
-through the `expected` fixture, where the two are meant to differ.
+A started Leveret runs in its own process, so the tests apply to the program as a user runs it.
+`Target` contains its addresses and its product name; tests use `is_rabbitmq` only through the
+`expected` fixture, where the two are meant to differ.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Target:
         return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/{vhost}"
 
     def socket(self) -> RawClient:
-        """A client that has connected its socket and said nothing yet."""
+        """A client with a connected socket that has sent nothing yet."""
         return RawClient(self.host, self.port)
 
     def connect(self, **options: object) -> RawClient:
-        """A client that has finished the handshake."""
+        """A client with a finished handshake."""
         client = self.socket()
         client.handshake(self.vhost, self.user, self.password, **options)  # type: ignore[arg-type]
         return client
 
 
 def target_of(url: str) -> Target:
-    """The broker behind an amqp:// URL; asks it for its product name."""
+    """The broker at an amqp:// URL, including its product name."""
     parts = urlsplit(url)
     host, port = parts.hostname or "127.0.0.1", parts.port or 5672
     with RawClient(host, port) as probe:
@@ -79,9 +79,9 @@ def target_of(url: str) -> Target:
 def running_leveret(
     *arguments: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Target]:
-    """A `leveret serve` on free ports, in memory unless the arguments say otherwise.
+    """A `leveret serve` on free ports, in memory unless arguments are given.
 
-    When it ends, its log must be free of errors: whatever clients send, none is our bug.
+    Its log must not contain errors: no input of a client may cause an internal error.
     """
     command = [sys.executable, "-m", "leveret", "serve", "--amqp-port", "0", "--http-port", "0"]
     with tempfile.TemporaryFile("w+") as log:
@@ -108,15 +108,15 @@ def _wait_ready(process: subprocess.Popen[str]) -> Target:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("leveret ready"):
-            where = dict(word.split("=", 1) for word in line.split()[2:])
-            host, _, port = where["amqp"].rpartition(":")
-            http_port = where["http"].rpartition(":")[2]
+            addresses = dict(word.split("=", 1) for word in line.split()[2:])
+            host, _, port = addresses["amqp"].rpartition(":")
+            http_port = addresses["http"].rpartition(":")[2]
             return Target(
                 host,
                 int(port),
                 http_port=int(http_port) if http_port.isdecimal() else 0,
                 pid=process.pid,
-                amqps_port=int(where.get("amqps", ":0").rpartition(":")[2]),
+                amqps_port=int(addresses.get("amqps", ":0").rpartition(":")[2]),
             )
     raise AssertionError(f"leveret ended before it was ready, exit code {process.wait()}")
 

@@ -1,7 +1,7 @@
-"""The broker fixture that the semantics and the integration tests share.
+"""The broker fixture of the semantics and the integration tests.
 
-`--broker URL` (or LEVERET_BROKER in the environment) aims both at a broker that is already
-running, RabbitMQ above all; without it one Leveret is started per test process.
+`--broker URL` (or LEVERET_BROKER in the environment) runs both against a broker that is already
+running, usually RabbitMQ; without it one Leveret is started per test process.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ WITHOUT_HTTP = {"LEVERET_HTTP_ENABLED": "false"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    with contextlib.suppress(ValueError):  # the other folder's conftest has added it
-        parser.addoption("--broker", default=None, help="amqp:// URL of a broker to test instead")
+    with contextlib.suppress(ValueError):  # already added by the conftest of the other folder
+        parser.addoption("--broker", default=None, help="amqp:// URL of another broker to test")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections a test can cut, to see how clients come back."""
+"""A TCP proxy whose connections a test can cut, to test how clients reconnect."""
 
 from __future__ import annotations
 

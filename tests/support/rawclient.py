@@ -1,10 +1,9 @@
-"""A small synchronous AMQP client on a plain socket: strict about what it reads, free in
-what it sends.
+"""A small synchronous AMQP client on a plain socket: strict when it reads, free in what it sends.
 
-Reading is per channel: `expect` takes the next frame *of that channel* and insists on its
-kind, frames of other channels wait in their own inbox. So the order of frames within a channel
-is always checked, and nothing is skipped by accident. Every wait has a deadline; running into
-it, or into the end of the connection, is an AssertionError that says what was awaited.
+Reading is per channel: `expect` takes the next frame *of that channel* and checks its method;
+frames of other channels stay in their own inbox. So the order of frames within a channel is always
+checked, and no frame is skipped by accident. Every wait has a deadline; if it passes, or if the
+connection ends, an AssertionError says what was expected.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pamqp import commands, header
 from tests.support import wire
 from tests.support.wire import RawFrame
 
-QUIET = 0.12  # how long a channel must stay silent to be called silent
+QUIET = 0.12  # seconds without a frame that count as silence
 
 CAPABILITIES = {
     "publisher_confirms": True,
@@ -36,7 +35,7 @@ CAPABILITIES = {
 }
 
 
-class NothingCameError(AssertionError):
+class NoFrameError(AssertionError):
     """The deadline passed without a frame."""
 
 
@@ -70,7 +69,7 @@ class Content:
 
 
 class RawClient:
-    """One connection. `handshake()` does the polite opening; every step is available alone."""
+    """One connection. `handshake()` does the handshake; every step is also available alone."""
 
     def __init__(self, host: str, port: int, *, timeout: float = 120.0) -> None:
         self.timeout = timeout
@@ -90,8 +89,8 @@ class RawClient:
     # -- sending -----------------------------------------------------------------------------
 
     def send_bytes(self, data: bytes) -> None:
-        """Write; a peer that has already gone away is noticed by the next read, not here."""
-        self._socket.settimeout(self.timeout)  # a look for silence leaves a short one
+        """Write; if the peer has closed the connection, the next read raises, not this."""
+        self._socket.settimeout(self.timeout)  # `expect_silence` sets a short timeout
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(data)
 
@@ -113,14 +112,14 @@ class RawClient:
         kind, channel, size = struct.unpack(">BHI", self._received[:7])
         self._fill(size + 8, deadline)
         payload = bytes(self._received[7 : 7 + size])
-        assert self._received[7 + size] == 0xCE, "frame-end octet missing"
+        assert self._received[7 + size] == 0xCE, "frame-end byte missing"
         del self._received[: size + 8]
         return RawFrame(kind, channel, payload)
 
     def next_on(self, channel: int, timeout: float | None = None) -> RawFrame:
-        """The next frame of one channel; those of others are kept for their own readers.
+        """The next frame of one channel; frames of other channels stay in their inboxes.
 
-        Heartbeats may come at any time and are passed over; `next_frame` shows them.
+        Heartbeats may arrive at any time and are skipped; `next_frame` returns them.
         """
         deadline = self._deadline(timeout)
         while not self._inbox[channel]:
@@ -132,14 +131,16 @@ class RawClient:
     def expect(self, kind: Any, channel: int = 0, timeout: float | None = None) -> Any:
         """The next frame of the channel, which must be this method."""
         try:
-            got = self.next_on(channel, timeout).decode()
-        except (NothingCameError, ConnectionEndedError) as error:
-            raise type(error)(f"awaiting {kind.name}: {error}") from None
-        assert isinstance(got, kind), f"awaited {kind.name}, got {describe(got)}"
-        return got
+            method = self.next_on(channel, timeout).decode()
+        except (NoFrameError, ConnectionEndedError) as error:
+            raise type(error)(f"expected {kind.name}: {error}") from None
+        assert isinstance(method, kind), f"expected {kind.name}, got {describe(method)}"
+        if isinstance(method, commands.Connection.CloseOk):
+            self.opened = False
+        return method
 
     def expect_close(self, code: int, text: str = "", *, timeout: float | None = None) -> Any:
-        """connection.close with this code and words; answered, and then the socket must end."""
+        """Expect connection.close with this code and text, answer it, and expect the end."""
         close = self.expect(commands.Connection.Close, 0, timeout)
         _check_close(close, code, text)
         self.send(0, commands.Connection.CloseOk())
@@ -147,19 +148,19 @@ class RawClient:
         return close
 
     def expect_end(self, timeout: float | None = None) -> None:
-        """The peer ends the connection, without a further connection method."""
+        """Expect the end of the connection, without another connection method."""
         deadline = self._deadline(timeout)
         try:
             while True:
                 frame = self.next_frame(deadline - time.monotonic())
                 assert frame.channel != 0 or frame.kind == wire.HEARTBEAT, (
-                    f"awaited the end, got {describe(frame.decode())}"
+                    f"expected the end, got {describe(frame.decode())}"
                 )
         except ConnectionEndedError:
             self.opened = False
 
     def expect_silence(self, channel: int | None = None, window: float = QUIET) -> None:
-        """Nothing arrives (on this channel, or at all) for a moment; heartbeats do not count."""
+        """Expect no frame on this channel, or at all, for a moment; heartbeats do not count."""
         deadline = time.monotonic() + window
         while True:
             try:
@@ -168,21 +169,21 @@ class RawClient:
                     frame = waiting[0] if waiting else self.next_frame(deadline - time.monotonic())
                 else:
                     frame = self.next_on(channel, deadline - time.monotonic())
-            except NothingCameError:
+            except NoFrameError:
                 return
             if frame.kind != wire.HEARTBEAT:
-                raise AssertionError(f"awaited silence, got {describe(frame.decode())}")
+                raise AssertionError(f"expected silence, got {describe(frame.decode())}")
 
     def content(self, kind: Any, channel: int, timeout: float | None = None) -> Content:
         """A content-carrying method, its header and as many body frames as it declares."""
         method = self.expect(kind, channel, timeout)
         head_frame = self.next_on(channel, timeout)
         head = head_frame.decode()
-        assert isinstance(head, header.ContentHeader), f"awaited header, got {describe(head)}"
+        assert isinstance(head, header.ContentHeader), f"expected header, got {describe(head)}"
         parts: list[bytes] = []
         while sum(map(len, parts)) < head.body_size:
             part = self.next_on(channel, timeout).decode()
-            assert isinstance(part, pamqp_body.ContentBody), f"awaited body, got {describe(part)}"
+            assert isinstance(part, pamqp_body.ContentBody), f"expected body, got {describe(part)}"
             parts.append(part.value)
         sizes = tuple(map(len, parts))
         return Content(method, head.properties, b"".join(parts), head_frame.payload, sizes)
@@ -190,7 +191,7 @@ class RawClient:
     # -- the handshake, step by step ---------------------------------------------------------
 
     def start(self) -> Any:
-        """Protocol header out, connection.start in."""
+        """Send the protocol header and read connection.start."""
         self.send_bytes(wire.PROTOCOL_HEADER)
         return self.expect(commands.Connection.Start)
 
@@ -250,7 +251,7 @@ class RawClient:
     # -- ends --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Say goodbye if the connection is up, then let go of the socket in any case."""
+        """Close the connection if it is open, then close the socket."""
         try:
             if self.opened:
                 self.send(0, commands.Connection.Close(200, "", 0, 0))
@@ -262,7 +263,7 @@ class RawClient:
             self.drop()
 
     def drop(self) -> None:
-        """Lose the connection without a word."""
+        """Close the socket without closing the connection."""
         self.opened = False
         self._socket.close()
 
@@ -275,7 +276,7 @@ class RawClient:
             try:
                 data = self._socket.recv(262144)
             except TimeoutError:
-                raise NothingCameError("nothing came before the deadline") from None
+                raise NoFrameError("no frame arrived before the deadline") from None
             except OSError as error:
                 raise ConnectionEndedError(f"connection lost: {error}") from None
             if not data:
@@ -297,7 +298,7 @@ class RawChannel:
         self.client.send(self.number, *things)
 
     def call(self, method: Any) -> Any:
-        """Send a method and take its answer."""
+        """Send a method and read its answer."""
         self.send(method)
         class_name, answer = method.valid_responses[0].split(".")
         return self.expect(getattr(getattr(commands, class_name), answer))
@@ -309,21 +310,21 @@ class RawChannel:
         self.client.expect_silence(self.number, window)
 
     def expect_close(self, code: int, text: str = "") -> Any:
-        """channel.close with this code and words; answered, so the number is free again."""
+        """Expect channel.close with this code and text, and answer it, which frees the number."""
         close = self.expect(commands.Channel.Close)
         _check_close(close, code, text)
         self.send(commands.Channel.CloseOk())
         return close
 
     def refused(self, method: Any, code: int, text: str = "") -> Any:
-        """Send a method that must close the channel, naming that method as the culprit."""
+        """Send a method that must close the channel with an error that names the method."""
         self.send(method)
         close = self.expect_close(code, text)
         if not isinstance(method, bytes):
             assert (close.class_id, close.method_id) == (method.index >> 16, method.index & 0xFFFF)
         return close
 
-    # -- the everyday methods ----------------------------------------------------------------
+    # -- common methods ---------------------------------------------------------------------
 
     def declare(self, queue: str = "", **options: Any) -> Any:
         return self.call(commands.Queue.Declare(queue=queue, **options))
@@ -360,7 +361,7 @@ class RawChannel:
         )
 
     def fill(self, queue: str, bodies: Iterable[bytes | str]) -> None:
-        """Put messages into a queue and wait until the broker has them."""
+        """Publish messages to a queue and wait until the broker has them."""
         count = self.ready(queue)
         for body in bodies:
             self.publish("", queue, body.encode() if isinstance(body, str) else body)
@@ -368,7 +369,7 @@ class RawChannel:
         self.wait_ready(queue, count)
 
     def fill_through(self, exchange: str, key: str, queue: str, count: int) -> None:
-        """Publish one message to an exchange and wait until the queue holds `count`."""
+        """Publish one message to an exchange and wait until the queue has `count`."""
         self.publish(exchange, key)
         self.wait_ready(queue, count)
 
@@ -393,7 +394,7 @@ class RawChannel:
         return self.client.content(commands.Basic.Return, self.number)
 
     def get(self, queue: str, *, no_ack: bool = True) -> Content | None:
-        """basic.get; None when the queue has nothing ready."""
+        """basic.get; None if no message is ready."""
         self.send(commands.Basic.Get(queue=queue, no_ack=no_ack))
         frame = self.client.next_on(self.number)
         if isinstance(frame.decode(), commands.Basic.GetEmpty):
@@ -402,13 +403,13 @@ class RawChannel:
         return self.client.content(commands.Basic.GetOk, self.number)
 
     def get_one(self, queue: str, *, no_ack: bool = True) -> Content:
-        """basic.get of a message that must be there."""
+        """basic.get of a message that must be ready."""
         content = self.get(queue, no_ack=no_ack)
         assert content is not None, f"nothing ready in {queue}"
         return content
 
     def drain(self, queue: str) -> list[bytes]:
-        """The bodies of everything ready in a queue, taken out."""
+        """Consume all ready messages of a queue; return their bodies."""
         bodies = []
         while (content := self.get(queue)) is not None:
             bodies.append(content.body)
@@ -434,28 +435,28 @@ class RawChannel:
                 open_numbers.discard(ack.delivery_tag)
 
     def ready(self, queue: str) -> int:
-        """Ready messages, by a passive declare. RabbitMQ may answer it before it has looked at
-        publishes sent earlier; await a number with `wait_ready`."""
+        """Ready messages, by a passive declare. RabbitMQ may answer before it has handled earlier
+        publishes; use `wait_ready` to wait for a number."""
         count: int = self.declare(queue, passive=True).message_count
         return count
 
     def wait_ready(self, queue: str, count: int) -> None:
-        """Until the queue has exactly this many ready messages."""
+        """Wait until the queue has exactly this many ready messages."""
         self._wait_declared(queue, "message_count", count)
 
     def wait_consumers(self, queue: str, count: int) -> None:
-        """Until the queue has exactly this many consumers."""
+        """Wait until the queue has exactly this many consumers."""
         self._wait_declared(queue, "consumer_count", count)
 
-    def _wait_declared(self, queue: str, field: str, wanted: int) -> None:
+    def _wait_declared(self, queue: str, field: str, expected: int) -> None:
         deadline = time.monotonic() + self.client.timeout
-        while (seen := getattr(self.declare(queue, passive=True), field)) != wanted:
-            assert time.monotonic() < deadline, f"{queue}: awaited {field} {wanted}, saw {seen}"
+        while (seen := getattr(self.declare(queue, passive=True), field)) != expected:
+            assert time.monotonic() < deadline, f"{queue}: expected {field} {expected}, got {seen}"
             time.sleep(0.005)
 
 
 def describe(thing: Any) -> str:
-    """A frame in words, with the values of its fields."""
+    """A frame as text, with the values of its fields."""
     if thing is None:
         return "an empty body frame"
     fields = getattr(thing, "__slots__", ())
@@ -464,5 +465,5 @@ def describe(thing: Any) -> str:
 
 
 def _check_close(close: Any, code: int, text: str) -> None:
-    assert close.reply_code == code, f"awaited {code}, got {close.reply_code} {close.reply_text}"
-    assert text in close.reply_text, f"awaited {text!r} in {close.reply_text!r}"
+    assert close.reply_code == code, f"expected {code}, got {close.reply_code} {close.reply_text}"
+    assert text in close.reply_text, f"expected {text!r} in {close.reply_text!r}"

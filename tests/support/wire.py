@@ -1,7 +1,7 @@
-"""AMQP bytes by hand: every builder here can also produce what a correct client never sends.
+"""Builders for AMQP bytes, which can also produce what a correct client never sends.
 
-pamqp encodes the well-formed methods; the raw builders exist because pamqp (rightly) refuses
-to encode reserved names, lying lengths or unknown field types, and the tests need them.
+pamqp encodes well-formed methods. The raw builders exist because pamqp (rightly) refuses to encode
+reserved names, wrong lengths or unknown field types, which the tests need.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FRAME_END = b"\xce"
 
 
 class RawFrame(NamedTuple):
-    """One frame as it crossed the wire, payload undecoded."""
+    """One frame as received, with its payload not decoded."""
 
     kind: int
     channel: int
@@ -41,20 +41,20 @@ def frame(
     size: int | None = None,
     end: bytes = FRAME_END,
 ) -> bytes:
-    """A frame whose size field and end octet may lie."""
+    """A frame whose size field and end byte may be wrong."""
     length = len(payload) if size is None else size
     return struct.pack(">BHI", kind, channel, length) + payload + end
 
 
 def encode(channel: int, thing: Any) -> bytes:
-    """A pamqp object (or ready-made bytes, passed through) as wire bytes."""
+    """The encoding of a pamqp object; bytes are returned unchanged."""
     if isinstance(thing, bytes):
         return thing
     return pamqp_frame.marshal(thing, channel)
 
 
 def method(channel: int, class_id: int, method_id: int, arguments: bytes = b"") -> bytes:
-    """A method frame with hand-made arguments."""
+    """A method frame with encoded arguments."""
     return frame(METHOD, channel, struct.pack(">HH", class_id, method_id) + arguments)
 
 
@@ -69,12 +69,12 @@ def longstr(value: str | bytes) -> bytes:
 
 
 def typed(kind: str, data: bytes = b"") -> bytes:
-    """A field value: its type octet and its bytes."""
+    """A field value: its type byte and its bytes."""
     return kind.encode("latin-1") + data
 
 
 def table(*fields: tuple[str | bytes, bytes], size: int | None = None) -> bytes:
-    """A field table in the given order, repeated keys kept, its length optionally a lie."""
+    """A field table in the given order, with repeated keys and optionally a wrong length."""
     raw = b"".join(shortstr(key) + value for key, value in fields)
     return struct.pack(">I", len(raw) if size is None else size) + raw
 
@@ -82,7 +82,7 @@ def table(*fields: tuple[str | bytes, bytes], size: int | None = None) -> bytes:
 def queue_declare(
     channel: int, name: str | bytes, *, flags: int = 0, arguments: bytes = b"\0\0\0\0"
 ) -> bytes:
-    """queue.declare with any name, any flag bits and a hand-made argument table."""
+    """queue.declare with any name, any flag bits and an encoded argument table."""
     return method(channel, 50, 10, b"\0\0" + shortstr(name) + struct.pack(">B", flags) + arguments)
 
 

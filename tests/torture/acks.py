@@ -1,4 +1,4 @@
-"""R-07: what was acked before a synchronous answer never comes back; the rest comes back marked."""
+"""R-07: after a kill, messages acked and synced are not redelivered; others are, with the flag."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pamqp import commands
 
+from tests.support.polling import wait_until_async
 from tests.torture.checker import Ledger, make_body
 from tests.torture.client import PROPERTIES, Client
 from tests.torture.crashes import problems_of
 from tests.torture.load import Load, LoadSpec
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.waiting import until
 
 QUEUE = "acked"
 SENT, TAKEN = 400, 200
@@ -23,17 +23,17 @@ SENT, TAKEN = 400, 200
 async def kill_after_acks(
     directory: Path, cycles: int, seed: int, progress: Progress = silent
 ) -> Outcome:
-    chance, ledger = random.Random(seed), Ledger()
+    rng, ledger = random.Random(seed), Ledger()
     broker = BrokerProcess(directory)
     load = Load(LoadSpec(queues=(QUEUE,)), ledger)
     synced = 0
     for done in range(cycles):
         await broker.start()
         await _publish(broker.address, ledger)
-        synced += await _ack_some(broker.address, ledger, chance)
+        synced += await _ack_some(broker.address, ledger, rng)
         await broker.kill()
         progress(done + 1, cycles)
-        if done % 4 == 3:  # now and then empty it, lest every start begins with the same ones
+        if done % 4 == 3:  # empty the queue, or every start begins with the same messages
             await broker.start()
             await load.drain(broker.address)
             await broker.kill()
@@ -67,8 +67,8 @@ async def _publish(address: tuple[str, int], ledger: Ledger) -> None:
     client.close()
 
 
-async def _ack_some(address: tuple[str, int], ledger: Ledger, chance: random.Random) -> int:
-    """Ack some one by one and a run at once, sync, ack a few more that nobody promised."""
+async def _ack_some(address: tuple[str, int], ledger: Ledger, rng: random.Random) -> int:
+    """Ack some one by one and a range at once, sync, then ack a few more without a sync."""
     taken: list[tuple[int, bytes]] = []
 
     def delivered(tag: int, redelivered: bool, body: bytes) -> None:
@@ -77,9 +77,9 @@ async def _ack_some(address: tuple[str, int], ledger: Ledger, chance: random.Ran
 
     client = await Client.connect(address, on_delivery=delivered)
     await client.consume(QUEUE, TAKEN)
-    await until(lambda: len(taken) >= TAKEN)
-    run = chance.randrange(0, TAKEN // 2)
-    chosen = [pair for pair in taken[run:TAKEN] if chance.random() < 0.5]
+    await wait_until_async(lambda: len(taken) >= TAKEN)
+    run = rng.randrange(0, TAKEN // 2)
+    chosen = [pair for pair in taken[run:TAKEN] if rng.random() < 0.5]
     if run:
         client.ack(taken[run - 1][0], True)
     late = chosen[: len(chosen) // 4]
@@ -90,6 +90,6 @@ async def _ack_some(address: tuple[str, int], ledger: Ledger, chance: random.Ran
         ledger.was_settled(QUEUE, body)
     for tag, _ in late:
         client.ack(tag, False)
-    await asyncio.sleep(chance.choice((0.0, 0.0, 0.005, 0.02)))
+    await asyncio.sleep(rng.choice((0.0, 0.0, 0.005, 0.02)))
     client.close()
     return run + len(chosen) - len(late)

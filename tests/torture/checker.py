@@ -1,9 +1,9 @@
-"""The checker: what clients saw, classified the way Jepsen classifies a total queue.
+"""The checker: classifies what clients saw, as Jepsen does for a total queue.
 
-lost: confirmed and never delivered again, nor left in a queue. phantom: delivered but never sent,
-or with a damaged body. duplicate: delivered twice without `redelivered` the second time.
-reordered: first deliveries of one publisher to one queue out of sequence. recovered: sent, not
-confirmed before a crash, delivered all the same; that is allowed.
+lost: confirmed, but neither delivered again nor left in a queue. phantom: delivered but never sent,
+or delivered with a damaged body. duplicate: delivered twice, without `redelivered` the second time.
+reordered: first deliveries from one publisher to one queue that are out of sequence. recovered:
+sent, not confirmed before a crash, but delivered; this is allowed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zlib
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-_HEAD = struct.Struct(">IIQ")  # crc of the rest, publisher, sequence
+_HEAD = struct.Struct(">IIQ")  # CRC of the rest, publisher, sequence
 
 
 def make_body(publisher: int, sequence: int, size: int) -> bytes:
@@ -23,7 +23,7 @@ def make_body(publisher: int, sequence: int, size: int) -> bytes:
 
 
 def read_body(body: bytes) -> tuple[int, int] | None:
-    """(publisher, sequence), or None when the body is not what was sent."""
+    """(publisher, sequence), or None if the body is not what was sent."""
     if len(body) < _HEAD.size:
         return None
     crc, publisher, sequence = _HEAD.unpack_from(body)
@@ -51,13 +51,13 @@ class Verdict:
             f"{self.sent} sent, {self.confirmed} confirmed, {self.delivered} delivered, "
             f"{self.recovered} recovered; lost {self.lost}, phantom {self.phantom}, "
             f"unmarked duplicates {self.duplicate}, reordered {self.reordered}, "
-            f"acked and synced but back {self.returned_acked}"
+            f"acked and synced but redelivered {self.returned_acked}"
         )
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What every client did and saw. One queue per publisher stream: (queue, publisher)."""
+    """What every client sent and received, by stream (queue, publisher)."""
 
     sent: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
     confirmed: set[tuple[str, int, int]] = field(default_factory=set)
@@ -70,7 +70,7 @@ class Ledger:
     returned_acked: int = 0
 
     def will_send(self, queue: str, publisher: int) -> int:
-        """The next sequence number; it counts as sent from now on."""
+        """Return the next sequence number, which counts as sent from now on."""
         self.sent[queue, publisher] += 1
         return self.sent[queue, publisher]
 
@@ -94,7 +94,7 @@ class Ledger:
         self.seen[key] = self.seen.get(key, 0) + 1
 
     def was_settled(self, queue: str, body: bytes) -> None:
-        """Acked, and a synchronous answer came after it: it must never come back."""
+        """Acked and followed by a synchronous answer: must never be delivered again."""
         known = read_body(body)
         if known is not None:
             self.settled.add((queue, *known))

@@ -1,4 +1,4 @@
-"""A small fast AMQP client for load: raw frames, one asyncio protocol, nothing hidden."""
+"""A small fast AMQP client for load tests: raw frames on one asyncio protocol."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OnDelivery = Callable[[int, bool, bytes], None]
 
 
 class ConnectionGone(Exception):
-    """The broker has closed or died."""
+    """The connection is closed, or the broker has died."""
 
 
 class Client(asyncio.Protocol):
-    """One connection with one channel. Deliveries and confirms go to callbacks at once."""
+    """One connection with one channel. Deliveries and confirms go to callbacks immediately."""
 
     def __init__(self, on_confirm: OnConfirm | None, on_delivery: OnDelivery | None) -> None:
         self._on_confirm = on_confirm
@@ -54,7 +54,7 @@ class Client(asyncio.Protocol):
         heartbeat: int = 0,
         sock: socket.socket | None = None,
     ) -> Self:
-        """Over `sock`, where it is given, which is connected to the address already."""
+        """Uses `sock`, which is already connected to the address, if given."""
         loop = asyncio.get_running_loop()
         client = cls(on_confirm, on_delivery)
         if sock is None:
@@ -156,7 +156,7 @@ class Client(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the system has taken all that was written."""
+        """Whether the operating system has accepted all bytes that were written."""
         return self.transport is not None and self.transport.get_write_buffer_size() == 0
 
     async def drain(self) -> None:
@@ -170,18 +170,18 @@ class Client(asyncio.Protocol):
         return await self._expect(answer)
 
     async def _expect(self, kind: type) -> Any:
-        got = await asyncio.wait_for(self._answers.get(), 30)
-        if got is None:
+        method = await asyncio.wait_for(self._answers.get(), 30)
+        if method is None:
             raise ConnectionGone
-        assert isinstance(got, kind), f"awaited {kind}, got {dict(got)}"
-        return got
+        assert isinstance(method, kind), f"expected {kind}, got {dict(method)}"
+        return method
 
     async def declare(self, queue: str, **arguments: Any) -> Any:
         declare = commands.Queue.Declare(queue=queue, durable=True, **arguments)
         return await self.call(declare, commands.Queue.DeclareOk)
 
     async def count(self, queue: str) -> int:
-        """How many messages are ready."""
+        """The number of ready messages."""
         return int((await self.declare(queue, passive=True)).message_count)
 
     async def consume(
@@ -193,7 +193,7 @@ class Client(asyncio.Protocol):
         await self.call(consume, commands.Basic.ConsumeOk)
 
     async def sync(self) -> None:
-        """A synchronous call: its answer promises that the acks before it are on disk."""
+        """Make a synchronous call, whose answer means that the acks before it are on disk."""
         await self.call(commands.Basic.Qos(prefetch_count=0), commands.Basic.QosOk)
 
     def stop_reading(self) -> None:
@@ -206,7 +206,7 @@ class Client(asyncio.Protocol):
     def publish_all(
         self, exchange: str, key: str, bodies: Sequence[bytes], properties: bytes
     ) -> None:
-        """In one write: with many processes on few cores, system calls are what costs."""
+        """Publish in one write: with many processes on few cores system calls dominate."""
         name, routing = exchange.encode(), key.encode()
         arguments = b"\x00\x3c\x00\x28\x00\x00" + bytes([len(name)]) + name
         arguments += bytes([len(routing)]) + routing + b"\x00"

@@ -1,13 +1,13 @@
-"""No broker outlives the test that started it."""
+"""Kills the brokers that a test started and left behind."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.torture.process import end_leftovers
+from tests.torture.process import kill_leftover_brokers
 
 
 @pytest.fixture(autouse=True)
 def no_leftovers() -> Iterator[None]:
     yield
-    end_leftovers()
+    kill_leftover_brokers()

@@ -1,4 +1,4 @@
-"""R-06: SIGKILL while messages expire, are rejected or overflow into a dead-letter queue."""
+"""R-06: SIGKILL while messages expire, are rejected or overflow to a dead-letter queue."""
 
 from __future__ import annotations
 
@@ -13,23 +13,31 @@ from typing import Any
 
 from pamqp import commands
 
+from tests.support.polling import wait_until_async
 from tests.torture.client import PROPERTIES, Client, ConnectionGone
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.waiting import until
 
-GRAVE, EXPIRING, REJECTED, OVERFLOWING = "grave", "expiring", "rejected", "overflowing"
-_TO_GRAVE = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVE}
+DEAD_LETTER_QUEUE, EXPIRING, REJECTED, OVERFLOWING = (
+    "dead-letters",
+    "expiring",
+    "rejected",
+    "overflowing",
+)
+_TO_DEAD_LETTER_QUEUE = {
+    "x-dead-letter-exchange": "",
+    "x-dead-letter-routing-key": DEAD_LETTER_QUEUE,
+}
 SOURCES: dict[str, Any] = {
-    EXPIRING: {**_TO_GRAVE, "x-message-ttl": 150},
-    REJECTED: _TO_GRAVE,
-    OVERFLOWING: {**_TO_GRAVE, "x-max-length": 50},
+    EXPIRING: {**_TO_DEAD_LETTER_QUEUE, "x-message-ttl": 150},
+    REJECTED: _TO_DEAD_LETTER_QUEUE,
+    OVERFLOWING: {**_TO_DEAD_LETTER_QUEUE, "x-max-length": 50},
 }
 _NUMBER = struct.Struct(">Q")
 
 
 @dataclass(slots=True)
-class Books:
+class Published:
     sent: int = 0
     confirmed: set[int] = field(default_factory=set)
 
@@ -38,45 +46,46 @@ class Books:
         return self.sent
 
 
-async def kill_among_the_dying(
+async def kill_while_dead_lettering(
     directory: Path, cycles: int, seed: int, per_cycle: int = 3_000, progress: Progress = silent
 ) -> Outcome:
-    chance, books = random.Random(seed), Books()
+    rng, published = random.Random(seed), Published()
     broker = BrokerProcess(directory)
     moved = lost = doubled = 0
     for done in range(cycles):
         await broker.start()
         await _declare(broker.address)
         jobs = [
-            asyncio.create_task(_publish(broker.address, books, per_cycle)),
+            asyncio.create_task(_publish(broker.address, published, per_cycle)),
             asyncio.create_task(_reject(broker.address)),
         ]
-        await until(lambda: bool(books.confirmed))
-        await asyncio.sleep(chance.uniform(0.2, 0.2 + per_cycle / 5_000))
+        await wait_until_async(lambda: bool(published.confirmed))
+        await asyncio.sleep(rng.uniform(0.2, 0.2 + per_cycle / 5_000))
         await broker.kill()
         await asyncio.gather(*jobs)
         await broker.start()
         places = await _take_all(broker.address)
         await broker.stop()
-        found = sum(places.values(), Counter())
-        moved += len(places[GRAVE])
-        lost += len(books.confirmed - found.keys())
-        doubled += sum(count > 1 for count in found.values())
-        books.confirmed.clear()
+        received = sum(places.values(), Counter())
+        moved += len(places[DEAD_LETTER_QUEUE])
+        lost += len(published.confirmed - received.keys())
+        doubled += sum(count > 1 for count in received.values())
+        published.confirmed.clear()
         progress(done + 1, cycles)
     figures = (
-        f"{cycles} kills, {books.sent} sent, {moved} dead-lettered; lost {lost}, twice {doubled}"
+        f"{cycles} kills, {published.sent} sent, {moved} dead-lettered; "
+        f"lost {lost}, duplicated {doubled}"
     )
     problems = [f"{lost} lost"] if lost else []
-    problems += [f"{doubled} in two places"] if doubled else []
+    problems += [f"{doubled} in two queues"] if doubled else []
     if not moved:
         problems.append("nothing was dead-lettered")
-    return Outcome("R-06", "kill -9 while messages are dead-lettered", figures, tuple(problems))
+    return Outcome("R-06", "kill -9 while dead-lettering", figures, tuple(problems))
 
 
 async def _declare(address: tuple[str, int]) -> None:
     client = await Client.connect(address)
-    await client.declare(GRAVE)
+    await client.declare(DEAD_LETTER_QUEUE)
     for queue, arguments in SOURCES.items():
         await client.call(
             commands.Queue.Declare(0, queue, durable=True, arguments=arguments),
@@ -85,7 +94,7 @@ async def _declare(address: tuple[str, int]) -> None:
     client.close()
 
 
-async def _publish(address: tuple[str, int], books: Books, count: int) -> None:
+async def _publish(address: tuple[str, int], published: Published, count: int) -> None:
     numbers: list[int] = []
     last = 0
 
@@ -94,15 +103,15 @@ async def _publish(address: tuple[str, int], books: Books, count: int) -> None:
         chosen = numbers[last:tag] if multiple else numbers[tag - 1 : tag]
         last = max(last, tag) if multiple else last
         if is_ack:
-            books.confirmed.update(chosen)
+            published.confirmed.update(chosen)
 
     with contextlib.suppress(ConnectionGone, ConnectionError, TimeoutError):
         client = await Client.connect(address, on_confirm=confirmed)
         await client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
         for start in range(0, count, 100):
-            for place in range(start, min(start + 100, count)):
-                numbers.append(books.next())
-                queue = tuple(SOURCES)[place % len(SOURCES)]
+            for index in range(start, min(start + 100, count)):
+                numbers.append(published.next())
+                queue = tuple(SOURCES)[index % len(SOURCES)]
                 client.publish("", queue, _NUMBER.pack(numbers[-1]), PROPERTIES["persistent"])
             await asyncio.sleep(0.005)
         await client.gone.wait()
@@ -122,13 +131,13 @@ async def _reject(address: tuple[str, int]) -> None:
 
 
 async def _take_all(address: tuple[str, int]) -> dict[str, Counter[int]]:
-    """Everything in every queue, once the expiring one has come to rest."""
+    """All messages of every queue, after the expiring queue is empty."""
     client = await Client.connect(address)
     async with asyncio.timeout(120):
         while await client.count(EXPIRING):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     client.close()
-    return {queue: await _take(address, queue) for queue in (GRAVE, *SOURCES)}
+    return {queue: await _take(address, queue) for queue in (DEAD_LETTER_QUEUE, *SOURCES)}
 
 
 async def _take(address: tuple[str, int], queue: str) -> Counter[int]:
@@ -140,7 +149,7 @@ async def _take(address: tuple[str, int], queue: str) -> Counter[int]:
     client = await Client.connect(address, on_delivery=delivered)
     want = await client.count(queue)
     await client.consume(queue, 0, no_ack=True)
-    await until(lambda: numbers.total() >= want, 120)
+    await wait_until_async(lambda: numbers.total() >= want, 120)
     await client.sync()
     client.close()
     return numbers

@@ -1,4 +1,4 @@
-"""R-08: SIGKILL while objects come and go; every answered change is there, and no half object."""
+"""R-08: SIGKILL while objects are declared and deleted; answered changes survive completely."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pamqp import commands
 from leveret.broker import Broker
 from leveret.config import Settings
 from leveret.launch import RunningBroker, in_process_settings
+from tests.support.polling import wait_until_reached
 from tests.torture.client import Client, ConnectionGone
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.waiting import until_reaches
 
 Key = tuple[str, ...]
 CHANGERS = 3
-MARK = "def-"
+PREFIX = "def-"
 
 
 @dataclass(slots=True)
 class Change:
-    """What one request makes there (True) or not there (False)."""
+    """The objects that one request creates (True) or deletes (False)."""
 
     effects: dict[Key, bool]
 
@@ -41,63 +41,65 @@ class Expected:
     def answered_change(self, change: Change) -> None:
         self.open.remove(change)
         self.answered += 1
-        for key, there in change.effects.items():
-            (self.present.add if there else self.present.discard)(key)
+        for key, is_present in change.effects.items():
+            (self.present.add if is_present else self.present.discard)(key)
 
-    def compare(self, found: set[Key]) -> list[str]:
-        """What is wrong in `found`; afterwards it is what is expected."""
+    def compare(self, actual: set[Key]) -> list[str]:
+        """Differences from the expected objects; from now on `actual` is expected."""
         problems = []
-        unsure = {key for change in self.open for key in change.effects}
-        for key in self.present - found - unsure:
+        undecided = {key for change in self.open for key in change.effects}
+        for key in self.present - actual - undecided:
             problems.append(f"missing: {key}")
-        for key in found - self.present - unsure:
-            problems.append(f"came back: {key}")
+        for key in actual - self.present - undecided:
+            problems.append(f"not deleted: {key}")
         for change in self.open:
-            done = {key in found for key in change.effects}
-            before = all((key in found) == (key in self.present) for key in change.effects)
-            after = all((key in found) == there for key, there in change.effects.items())
+            done = {key in actual for key in change.effects}
+            before = all((key in actual) == (key in self.present) for key in change.effects)
+            after = all((key in actual) == is_present for key, is_present in change.effects.items())
             if not (before or after):
                 problems.append(f"half done: {change.effects} {done}")
-        names = {key[1] for key in found if key[0] in ("queue", "exchange")}
-        for key in found:
+        names = {key[1] for key in actual if key[0] in ("queue", "exchange")}
+        for key in actual:
             if key[0] == "binding" and not (key[1] in names and key[2] in names):
-                problems.append(f"a binding without its ends: {key}")
-        self.present, self.open = found, []
+                problems.append(f"a binding without its source or destination: {key}")
+        self.present, self.open = actual, []
         return problems
 
 
 async def kill_while_defining(
     directory: Path, cycles: int, seed: int, progress: Progress = silent
 ) -> Outcome:
-    """Each fourth cycle also changes users, policies and vhosts through the HTTP API."""
-    chance, expected = random.Random(seed), Expected()
+    """Every fourth cycle also changes users, policies and vhosts through the HTTP API."""
+    rng, expected = random.Random(seed), Expected()
     problems: list[str] = []
     for done in range(cycles):
         over_http = done % 4 == 1
         env = {"LEVERET_HTTP_ENABLED": "true", "LEVERET_HTTP_PORT": "0"} if over_http else {}
         broker = BrokerProcess(directory, env=env)
         await broker.start()
-        jobs = [_change_over_amqp(broker, expected, chance, n) for n in range(CHANGERS)]
+        jobs = [_change_over_amqp(broker, expected, rng, n) for n in range(CHANGERS)]
         if over_http:
             await _http_ready(broker.http)
-            jobs.append(_change_over_http(broker.http, expected, chance))
+            jobs.append(_change_over_http(broker.http, expected, rng))
         running = asyncio.gather(*jobs)
-        target = expected.answered + chance.randint(10, 150)
-        await until_reaches(lambda: expected.answered, target)
-        await asyncio.sleep(chance.uniform(0, 0.01))
+        target = expected.answered + rng.randint(10, 150)
+        await wait_until_reached(lambda: expected.answered, target)
+        await asyncio.sleep(rng.uniform(0, 0.01))
         await broker.kill()
         await running
-        problems += expected.compare(await what_is_there(directory))
+        problems += expected.compare(await recovered_objects(directory))
         progress(done + 1, cycles)
     figures = f"{cycles} kills, {expected.answered} answered changes, {len(problems)} wrong"
-    return Outcome("R-08", "kill -9 while defining", figures, tuple(problems))
+    return Outcome(
+        "R-08", "kill -9 while objects are declared and deleted", figures, tuple(problems)
+    )
 
 
-async def what_is_there(directory: Path) -> set[Key]:
-    """Start a broker on the data, here, and look."""
+async def recovered_objects(directory: Path) -> set[Key]:
+    """The objects that a broker in this process finds in the data."""
     settings: Settings = in_process_settings(data_dir=directory)
     async with RunningBroker(settings) as running:
-        return {key for key in _keys(running.broker) if key[1].startswith(MARK)}
+        return {key for key in _keys(running.broker) if key[1].startswith(PREFIX)}
 
 
 def _keys(broker: Broker) -> list[Key]:
@@ -105,9 +107,9 @@ def _keys(broker: Broker) -> list[Key]:
     keys: list[Key] = [("queue", name) for name in vhost.queues]
     keys += [("exchange", name) for name in vhost.exchanges]
     keys += [
-        ("binding", one.source, one.destination.name, one.routing_key)
-        for one in vhost.bindings()
-        if one.source
+        ("binding", binding.source, binding.destination.name, binding.routing_key)
+        for binding in vhost.bindings()
+        if binding.source
     ]
     keys += [("user", name) for name in broker.users.by_name]
     keys += [("policy", policy.name) for policy in broker.policies]
@@ -116,24 +118,24 @@ def _keys(broker: Broker) -> list[Key]:
 
 
 async def _change_over_amqp(
-    broker: BrokerProcess, expected: Expected, chance: random.Random, number: int
+    broker: BrokerProcess, expected: Expected, rng: random.Random, number: int
 ) -> None:
-    queues = [f"{MARK}q{number}-{n}" for n in range(4)]
-    exchanges = [f"{MARK}x{number}-{n}" for n in range(3)]
+    queues = [f"{PREFIX}q{number}-{n}" for n in range(4)]
+    exchanges = [f"{PREFIX}x{number}-{n}" for n in range(3)]
     with contextlib.suppress(ConnectionGone, ConnectionError, TimeoutError):
         client = await Client.connect(broker.address)
         while not client.gone.is_set():
-            change, method, answer = _pick(expected.present, chance, queues, exchanges)
+            change, method, answer = _pick(expected.present, rng, queues, exchanges)
             expected.open.append(change)
             await client.call(method, answer)
             expected.answered_change(change)
 
 
 def _pick(
-    present: set[Key], chance: random.Random, queues: list[str], exchanges: list[str]
+    present: set[Key], rng: random.Random, queues: list[str], exchanges: list[str]
 ) -> tuple[Change, object, type]:
-    queue, exchange = chance.choice(queues), chance.choice(exchanges)
-    key = chance.choice(("red", "green"))
+    queue, exchange = rng.choice(queues), rng.choice(exchanges)
+    key = rng.choice(("red", "green"))
     has_queue, has_exchange = ("queue", queue) in present, ("exchange", exchange) in present
     if not has_queue:
         return (
@@ -151,23 +153,23 @@ def _pick(
     if binding not in present:
         bind = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key)
         return Change({binding: True}), bind, commands.Queue.BindOk
-    if chance.random() < 0.3:
+    if rng.random() < 0.3:
         unbind = commands.Queue.Unbind(queue=queue, exchange=exchange, routing_key=key)
         return Change({binding: False}), unbind, commands.Queue.UnbindOk
-    place, name = chance.choice(((2, queue), (1, exchange)))
-    gone = {one: False for one in present if one[0] == "binding" and one[place] == name}
-    if place == 2:
-        gone["queue", queue] = False
-        return Change(gone), commands.Queue.Delete(queue=queue), commands.Queue.DeleteOk
-    gone["exchange", exchange] = False
-    return Change(gone), commands.Exchange.Delete(exchange=exchange), commands.Exchange.DeleteOk
+    end, name = rng.choice(((2, queue), (1, exchange)))
+    deleted = {key: False for key in present if key[0] == "binding" and key[end] == name}
+    if end == 2:
+        deleted["queue", queue] = False
+        return Change(deleted), commands.Queue.Delete(queue=queue), commands.Queue.DeleteOk
+    deleted["exchange", exchange] = False
+    return Change(deleted), commands.Exchange.Delete(exchange=exchange), commands.Exchange.DeleteOk
 
 
 # Over HTTP ---------------------------------------------------------------------------------------
 
 
-async def _change_over_http(address: str, expected: Expected, chance: random.Random) -> None:
-    user, policy, vhost = f"{MARK}user", f"{MARK}policy", f"{MARK}vhost"
+async def _change_over_http(address: str, expected: Expected, rng: random.Random) -> None:
+    user, policy, vhost = f"{PREFIX}user", f"{PREFIX}policy", f"{PREFIX}vhost"
     bodies: dict[Key, tuple[str, dict[str, object]]] = {
         ("user", user): (f"users/{user}", {"password": "secret", "tags": "monitoring"}),
         ("policy", policy): (
@@ -178,12 +180,12 @@ async def _change_over_http(address: str, expected: Expected, chance: random.Ran
     }
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         while True:
-            key = chance.choice(list(bodies))
+            key = rng.choice(list(bodies))
             path, body = bodies[key]
-            there = key not in expected.present
-            change = Change({key: there})
+            is_created = key not in expected.present
+            change = Change({key: is_created})
             expected.open.append(change)
-            status = await request(address, "PUT" if there else "DELETE", path, body)
+            status = await request(address, "PUT" if is_created else "DELETE", path, body)
             if status >= 300:
                 raise AssertionError(f"HTTP {status} for {path}")
             expected.answered_change(change)

@@ -1,4 +1,8 @@
-"""R-12: the disk runs full, with the alarm and without it, and gets space again."""
+"""R-12: the disk fills up, with the disk alarm and without it, and is freed again.
+
+With messages, publishers are blocked or nacked. With history alone they never stay blocked: it is
+trimmed for new messages.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.support.polling import wait_until_async
 from tests.torture.checker import Ledger
 from tests.torture.crashes import problems_of
-from tests.torture.load import Load, LoadSpec
+from tests.torture.load import Acker, Load, LoadSpec
 from tests.torture.mounts import MIB, small_disk, write_ballast
 from tests.torture.outcome import Outcome, Progress, silent
-from tests.torture.process import BrokerProcess
+from tests.torture.process import BrokerProcess, slowness
 from tests.torture.publisher import Publisher
-from tests.torture.waiting import slowness, until
 
 QUEUE = "filling"
+BODY_SIZE = 64 * 1024
 BLOCKED_SECONDS, UNBLOCKED_SECONDS = 1.0, 2.0
-"""On a quiet machine."""
+"""On an idle machine."""
 
 
-async def fill_the_disk(
+async def fill_disk(
     directory: Path, cycles: int, seed: int, progress: Progress = silent
 ) -> Outcome:
     """Each cycle fills one disk with the alarm on and one with the alarm off."""
@@ -36,14 +41,19 @@ async def fill_the_disk(
             figures.append(await _with_alarm(disk, problems, late))
         with small_disk(directory / f"b{done}", other, 80 * MIB) as disk:
             figures.append(await _without_alarm(disk, problems, late, done % 2 == 1))
+        with small_disk(directory / f"c{done}", kind, 120 * MIB) as disk:
+            figures.append(await _with_history(disk, problems))
         progress(done + 1, cycles)
-    text = f"{cycles} disks filled with the alarm on and {cycles} off; " + "; ".join(figures[:2])
-    return Outcome("R-12", "disk full", text, tuple(problems), tuple(late))
+    text = (
+        f"{cycles} disks filled with the alarm on, {cycles} off, and {cycles} with history; "
+        + "; ".join(figures[:3])
+    )
+    return Outcome("R-12", "full disk", text, tuple(problems), tuple(late))
 
 
 async def _with_alarm(disk: Path, problems: list[str], late: list[str]) -> str:
-    """Blocked before the disk is full; consumers go on; space comes back; so do publishers."""
-    # What comes in until the next look at the disk, and its checkpoint, must fit below the limit.
+    """Publishers are blocked before the disk is full, and unblocked when space is freed."""
+    # What arrives before the next check of the disk, and its checkpoint, must fit below the limit.
     limit, ballast = 100 * MIB, disk / "ballast"
     write_ballast(ballast, 100 * MIB)
     broker, ledger = BrokerProcess(disk / "data", "--set", f"disk_free_limit={limit}"), Ledger()
@@ -65,7 +75,7 @@ async def _with_alarm(disk: Path, problems: list[str], late: list[str]) -> str:
     await publisher.send_many(200)
     await load.drain(broker.address)
     if broker.pid != pid or await broker.stop() != 0:
-        problems.append("the broker did not live through it")
+        problems.append("the broker did not survive")
     problems += problems_of(ledger.verdict())
     if publisher.nacked:
         problems.append(f"{publisher.nacked} nacked although the alarm was on")
@@ -81,7 +91,7 @@ async def _with_alarm(disk: Path, problems: list[str], late: list[str]) -> str:
 async def _without_alarm(
     disk: Path, problems: list[str], late: list[str], kill_when_full: bool
 ) -> str:
-    """The disk is really full: nacks; nothing confirmed is lost, also when killed right then."""
+    """Messages are nacked on a full disk; none confirmed is lost, also if killed while full."""
     ballast = disk / "ballast"
     write_ballast(ballast, 40 * MIB)
     broker, ledger = BrokerProcess(disk / "data", "--set", "disk_free_limit=0"), Ledger()
@@ -115,12 +125,41 @@ async def _without_alarm(
     return f"alarm off: {publisher.nacked} nacked, works again after {works_again:.2f} s"
 
 
+async def _with_history(disk: Path, problems: list[str]) -> str:
+    """Three times the size of the disk passes through a queue that stays nearly empty."""
+    limit, traffic = 48 * MIB, 3 * shutil.disk_usage(disk).total
+    broker, ledger = BrokerProcess(disk / "data", "--set", f"disk_free_limit={limit}"), Ledger()
+    publisher, consumer = Publisher(ledger, QUEUE, 1, BODY_SIZE), Acker(ledger, QUEUE, 1)
+    await broker.start()
+    await publisher.start(broker.address)
+    await consumer.start(broker.address, 1000)
+    blocked_seconds, most_unconfirmed = 0.0, 200
+    while publisher.confirmed * BODY_SIZE < traffic:
+        before, began = publisher.confirmed, time.monotonic()
+        try:
+            await publisher.send_many(100, most_unconfirmed)
+        except TimeoutError:
+            sent = publisher.confirmed * BODY_SIZE // MIB
+            problems.append(f"publishers stay blocked after {sent} MiB, with empty queues")
+            break
+        if publisher.confirmed == before:
+            break
+        if publisher.client.blocked.is_set():
+            publisher.client.blocked.clear()
+            blocked_seconds += time.monotonic() - began
+    await broker.stop()
+    problems += problems_of(ledger.verdict())
+    if publisher.nacked:
+        problems.append(f"{publisher.nacked} nacked although history could be trimmed")
+    return f"history: {publisher.confirmed} confirmed, publishers blocked {blocked_seconds:.1f} s"
+
+
 def _free(disk: Path) -> int:
     return shutil.disk_usage(disk).free
 
 
 async def _seconds_from(start: Callable[[], bool], event: asyncio.Event) -> float:
-    await until(lambda: start() or event.is_set(), 60)
+    await wait_until_async(lambda: start() or event.is_set(), 60)
     began = time.monotonic()
     await asyncio.wait_for(event.wait(), 60)
     return time.monotonic() - began

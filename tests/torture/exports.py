@@ -1,13 +1,13 @@
-"""R-24: exports of a broker that is being written to, killed at many points, then run again.
+"""R-24: exports of a broker under load are killed at many points and run again.
 
-Points are named steps of an export (before, while and after a batch is written, before Spark
-commits it, while finished tables take the place of older ones), moments while files are being
-written, and moments of the whole run, the start and the end of the JVM among them. Every export
-goes on in the directory that the killed ones left, incrementally or as a full one.
+The points are named steps of an export (before, while and after a batch is written, before Spark
+commits it, while finished tables replace older ones), moments while files are written, and moments
+of the whole run, including the start and the end of the JVM. Every export continues in the
+directory that the killed exports left, incrementally or as a full export.
 
-After every kill a plain Parquet reader sees no row twice. After every few kills writing pauses and
-one export is left alone: then a plain reader and Spark both see every message, every event and
-every record that clients know of exactly once, and the manifest counts as the broker does.
+After every kill a plain Parquet reader sees no row twice. After every few kills the load pauses and
+one export is not killed: then a plain reader and Spark both see every message, event and record
+known to the clients exactly once, and the manifest agrees with the broker's counts.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from typing import Any
 from pamqp import commands
 
 from tests.support.brokers import ROOT
+from tests.support.polling import wait_until_async
 from tests.torture.client import PROPERTIES, Client
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.waiting import until
 
 ROW, TITLE = "R-24", "exports killed and run again"
 TABLES = ("messages", "events", "logs")
@@ -45,23 +45,23 @@ STEPS = (
     "swapping",
 )  # fmt: skip
 MOMENTS = ("midway", "anytime")
-_KILLS_A_ROUND = 4
+_KILLS_PER_ROUND = 4
 _PROGRAM = ROOT / "tests" / "spark" / "killed_export.py"
-# Slow enough that an export's time is spent on its steps and not on rows: what is killed is the
-# same, and a full export has few batches whatever has gathered: three of messages and of records,
-# fifteen of events. The so-many-eth step that is killed may be of any of them.
+# The load is slow, so that an export spends its time on steps and not on rows, and a full export
+# always has few batches: three of messages, three of records, fifteen of events. The Nth step,
+# which is killed, may belong to any of them.
 _BATCH, _PAUSE = 5, 0.1
-_LEAST_BATCH, _BATCHES = 250, 3
+_MIN_BATCH, _BATCHES = 250, 3
 _CALLS = range(1, 9)
-# Compiling costs more than these few rows do.
-_QUICK = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "LEVERET_SPARK_NICE": "0"}
+# Compiling would cost more than these few rows.
+_SPARK_OPTIONS = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "LEVERET_SPARK_NICE": "0"}
 _LOG = {"x-queue-type": "stream", "x-partitions": 2}
 
 
 class Traffic:
-    """Some 50 messages a second to a queue, whose consumer acks them, as many to a log.
+    """About 50 messages per second to a queue, whose consumer acks them, and as many to a log.
 
-    Each goes to a second queue as well, where nobody reads: it is published once and taken twice.
+    Each message also goes to a second queue without a consumer: published once, enqueued twice.
     """
 
     def __init__(self, broker: BrokerProcess) -> None:
@@ -93,9 +93,9 @@ class Traffic:
             self._task = task
 
     async def settle(self) -> None:
-        """Everything sent is confirmed, delivered, acked, and all of that is on disk."""
+        """Wait until everything sent is confirmed, delivered and acked, and on disk."""
         await self._task
-        await until(lambda: not self._unconfirmed and self.sent == 2 * self.acked, 120)
+        await wait_until_async(lambda: not self._unconfirmed and self.sent == 2 * self.acked, 120)
         await self._reader.sync()
 
     def close(self) -> None:
@@ -114,9 +114,9 @@ class Traffic:
                 await asyncio.wait_for(self._ended.wait(), _PAUSE)
 
     def _on_confirm(self, tag: int, multiple: bool, is_ack: bool) -> None:
-        """The queue's and the log's confirms need not come in order."""
-        for one in [n for n in self._unconfirmed if n <= tag] if multiple else [tag]:
-            self._unconfirmed.pop(one, None)
+        """Confirms of the queue and of the log may arrive out of order."""
+        for number in [n for n in self._unconfirmed if n <= tag] if multiple else [tag]:
+            self._unconfirmed.pop(number, None)
         self.refused += not is_ack
 
     def _on_delivery(self, tag: int, _redelivered: bool, _body: bytes) -> None:
@@ -126,10 +126,10 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a reader finds in an export: rows and different keys of each table, and events.
+class ExportContents:
+    """What a reader finds in an export: rows and distinct keys of each table, and events.
 
-    `taken`: messages that stand with their first queue, and name both of them.
+    `taken` counts messages that have their first queue in `queue` and both in `queues`.
     """
 
     rows: dict[str, int]
@@ -138,18 +138,18 @@ class Seen:
     taken: int
     orphans: int
     ends: dict[str, int]
-    """One more than the largest offset of each partition."""
+    """The largest offset of each partition, plus one."""
 
     def problems(self) -> list[str]:
         return [
-            f"{self.rows[table] - self.different[table]} rows of {table} are there twice"
+            f"{self.rows[table] - self.different[table]} rows of {table} are duplicates"
             for table in TABLES
             if self.rows[table] != self.different[table]
         ]
 
 
 class Exports:
-    """The directory that all exports go to, and how it is looked at."""
+    """The directory of all exports, and ways to read it."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self._data, self.out = directory / "data", directory / "out"
@@ -157,23 +157,23 @@ class Exports:
         self._chance = random.Random(seed)
         self._said = directory / "export.log"
         self.length = 20.0
-        """Seconds that a whole export took lately."""
+        """Seconds that the last complete export took."""
         self.kills: Counter[str] = Counter()
-        self.batch_rows = _LEAST_BATCH
+        self.batch_rows = _MIN_BATCH
 
     async def killed(self) -> str:
-        """One export that ends early, or not at all if its point never came."""
-        chance = self._chance
-        point = chance.choice(STEPS) if chance.random() < 0.6 else chance.choice(MOMENTS)
+        """Run an export that is killed at a point, or finishes if it never reaches the point."""
+        rng = self._chance
+        point = rng.choice(STEPS) if rng.random() < 0.6 else rng.choice(MOMENTS)
         within = self.length if point == "anytime" else 1.5
-        incremental = point != "swapping" and chance.random() < 0.7
-        code = await self._run(point, incremental, chance.choice(_CALLS), chance.random() * within)
+        incremental = point != "swapping" and rng.random() < 0.7
+        code = await self._run(point, incremental, rng.choice(_CALLS), rng.random() * within)
         if code not in (0, -signal.SIGKILL):
             return f"an export to be killed ({point}) ended with {code}: {self._said.read_text()}"
         self.kills[point] += code != 0
         return ""
 
-    async def whole(self) -> str:
+    async def run_whole(self) -> str:
         began = time.monotonic()
         code = await self._run("never", self._chance.random() < 0.7, 0, 0)
         self.length = time.monotonic() - began
@@ -188,61 +188,61 @@ class Exports:
         with self._said.open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, str(_PROGRAM), *arguments, *["--incremental"] * incremental,
-                env={**os.environ, **_QUICK, "PYTHONPATH": str(ROOT)}, process_group=0,
+                env={**os.environ, **_SPARK_OPTIONS, "PYTHONPATH": str(ROOT)}, process_group=0,
                 stdout=log, stderr=log,
             )  # fmt: skip
             return await process.wait()
 
-    def told(self) -> dict[str, dict[str, Any]]:
+    def manifest_tables(self) -> dict[str, dict[str, Any]]:
         read = json.loads((self.out / "manifest.json").read_text())
         tables: dict[str, dict[str, Any]] = read["tables"]
         return tables
 
-    def by_a_plain_reader(self) -> Seen:
+    def read_with_pyarrow(self) -> ExportContents:
         import pyarrow.compute as pc
 
-        found = {table: _arrow(self.out, table) for table in TABLES}
+        tables = {table: _arrow(self.out, table) for table in TABLES}
         keys = {
-            table: found[table].group_by(list(KEYS[table])).aggregate([]).num_rows
+            table: tables[table].group_by(list(KEYS[table])).aggregate([]).num_rows
             for table in TABLES
         }
-        events, logs = found["events"], found["logs"]
+        events, logs = tables["events"], tables["logs"]
         counted = events["event"].combine_chunks().value_counts().to_pylist()
         ends = logs.group_by("partition").aggregate([("offset", "max")]).to_pylist()
-        known = pc.is_in(events["message"], value_set=found["messages"]["id"])
-        return Seen(
-            {table: found[table].num_rows for table in TABLES},
+        known = pc.is_in(events["message"], value_set=tables["messages"]["id"])
+        return ExportContents(
+            {table: tables[table].num_rows for table in TABLES},
             keys,
             {row["values"]: row["counts"] for row in counted},
             sum(
                 row["queue"] == QUEUES[0] and row["queues"] == QUEUES
-                for row in found["messages"].select(["queue", "queues"]).to_pylist()
+                for row in tables["messages"].select(["queue", "queues"]).to_pylist()
             ),
             events.num_rows - (pc.sum(known).as_py() or 0),
             {str(row["partition"]): row["offset_max"] + 1 for row in ends},
         )
 
-    def by_spark(self, spark: Any) -> Seen:
+    def read_with_spark(self, spark: Any) -> ExportContents:
         from pyspark.sql import functions as f
 
-        found = {table: spark.read.parquet(str(self.out / table)) for table in TABLES}
-        messages = found["messages"].select(f.col("id").alias("message"))
-        orphans = found["events"].join(messages, "message", "left_anti").count()
-        counted = found["events"].groupBy("event").count().collect()
-        ends = found["logs"].groupBy("partition").agg(f.max("offset") + 1).collect()
+        tables = {table: spark.read.parquet(str(self.out / table)) for table in TABLES}
+        messages = tables["messages"].select(f.col("id").alias("message"))
+        orphans = tables["events"].join(messages, "message", "left_anti").count()
+        counted = tables["events"].groupBy("event").count().collect()
+        ends = tables["logs"].groupBy("partition").agg(f.max("offset") + 1).collect()
         named = (f.col("queue") == QUEUES[0]) & (f.col("queues") == f.array(*map(f.lit, QUEUES)))
-        return Seen(
-            {table: found[table].count() for table in TABLES},
-            {table: found[table].select(*KEYS[table]).distinct().count() for table in TABLES},
+        return ExportContents(
+            {table: tables[table].count() for table in TABLES},
+            {table: tables[table].select(*KEYS[table]).distinct().count() for table in TABLES},
             dict(map(tuple, counted)),
-            found["messages"].where(named).count(),
+            tables["messages"].where(named).count(),
             orphans,
             {str(partition): end for partition, end in ends},
         )
 
 
 def _arrow(out: Path, table: str) -> Any:
-    """The key columns, as a program reads them that knows nothing of Leveret."""
+    """The key columns, as a program without knowledge of Leveret reads them."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -254,28 +254,32 @@ def _arrow(out: Path, table: str) -> Any:
 
 
 def _judged(exports: Exports, traffic: Traffic, spark: Any) -> list[str]:
-    """After an export that nobody killed, of a broker at rest."""
+    """Problems of an export that was not killed, of a broker without load."""
     sent = traffic.sent // 2
     problems = [f"{traffic.refused} publishes were refused"] if traffic.refused else []
-    for reader, seen in (
-        ("a plain reader", exports.by_a_plain_reader()),
-        ("Spark", exports.by_spark(spark)),
+    for reader, contents in (
+        ("a plain reader", exports.read_with_pyarrow()),
+        ("Spark", exports.read_with_spark(spark)),
     ):
-        wanted = {"messages": sent, "events": sent * sum(KINDS.values()), "logs": sent}
-        problems += [f"{reader}: {said}" for said in seen.problems()]
-        if seen.rows != wanted:
-            problems.append(f"{reader} sees {seen.rows} rows instead of {wanted}")
-        if seen.events != {kind: sent * times for kind, times in KINDS.items()}:
-            problems.append(f"{reader} sees {seen.events} of {sent} messages sent")
-        if seen.taken != sent:
-            problems.append(f"{reader} sees {seen.taken} messages of {sent} with their queues")
-        if seen.orphans:
-            problems.append(f"{reader} sees {seen.orphans} events without a message")
-        if sum(seen.ends.values()) != sent:
-            problems.append(f"{reader} sees partitions that end at {seen.ends}, not {sent} records")
-    for table, told in exports.told().items():
-        if told["rows"] != told["source_rows"] or not told["complete"]:
-            problems.append(f"the manifest says {told['rows']} of {told['source_rows']} {table}")
+        expected = {"messages": sent, "events": sent * sum(KINDS.values()), "logs": sent}
+        problems += [f"{reader}: {problem}" for problem in contents.problems()]
+        if contents.rows != expected:
+            problems.append(f"{reader} sees {contents.rows} rows instead of {expected}")
+        if contents.events != {kind: sent * times for kind, times in KINDS.items()}:
+            problems.append(f"{reader} sees {contents.events} of {sent} messages sent")
+        if contents.taken != sent:
+            problems.append(f"{reader} sees {contents.taken} messages of {sent} with their queues")
+        if contents.orphans:
+            problems.append(f"{reader} sees {contents.orphans} events without a message")
+        if sum(contents.ends.values()) != sent:
+            problems.append(
+                f"{reader} sees partitions that end at {contents.ends}, not {sent} records"
+            )
+    for table, counts in exports.manifest_tables().items():
+        if counts["rows"] != counts["source_rows"] or not counts["complete"]:
+            problems.append(
+                f"the manifest says {counts['rows']} of {counts['source_rows']} {table}"
+            )
     return problems
 
 
@@ -284,7 +288,7 @@ async def kill_exports(
 ) -> Outcome:
     if importlib.util.find_spec("pyspark") is None:
         return Outcome(ROW, TITLE, "not run", ("PySpark is not installed: `make setup` adds it",))
-    from spark_sink.session import start
+    from leveret.spark_sink.session import start
 
     exports, broker = Exports(directory, seed), BrokerProcess(directory / "data")
     await broker.start()
@@ -292,16 +296,16 @@ async def kill_exports(
     await traffic.begin()
     spark = start("torture", "local[1]")
     try:
-        for first in range(0, cycles, _KILLS_A_ROUND):
+        for first in range(0, cycles, _KILLS_PER_ROUND):
             with traffic.flowing():
-                for number in range(first, min(first + _KILLS_A_ROUND, cycles)):
-                    exports.batch_rows = max(_LEAST_BATCH, traffic.sent // 2 // _BATCHES)
+                for number in range(first, min(first + _KILLS_PER_ROUND, cycles)):
+                    exports.batch_rows = max(_MIN_BATCH, traffic.sent // 2 // _BATCHES)
                     problems += filter(None, [await exports.killed()])
-                    problems += await asyncio.to_thread(_twice, exports)
+                    problems += await asyncio.to_thread(_duplicates_after_kill, exports)
                     progress(number + 1, cycles)
             await traffic.settle()
             wholes += 1
-            failed = await exports.whole()
+            failed = await exports.run_whole()
             problems += (
                 [failed] if failed else await asyncio.to_thread(_judged, exports, traffic, spark)
             )
@@ -317,5 +321,5 @@ async def kill_exports(
     return Outcome(ROW, TITLE, figures, tuple(problems))
 
 
-def _twice(exports: Exports) -> list[str]:
-    return [f"after a kill: {said}" for said in exports.by_a_plain_reader().problems()]
+def _duplicates_after_kill(exports: Exports) -> list[str]:
+    return [f"after a kill: {problem}" for problem in exports.read_with_pyarrow().problems()]

@@ -1,7 +1,7 @@
-"""R-04: the Nth sync or write of the store fails; nothing is confirmed that is not there later.
+"""R-04: the Nth sync or write of the store fails; no message is confirmed and then lost.
 
-strace makes the system call fail once, in whichever thread makes its Nth; after that the disk works
-again, so a broker that simply tried once more would be caught confirming.
+strace makes the system call fail once, in whichever thread makes the Nth. After that the disk works
+again, so that a broker which simply tried again would confirm messages, and be noticed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ KINDS = (
     ("fsync", "EIO"),
     ("fdatasync", "ENOSPC"),
 )
-MOST_WRITES = 20
-"""A batch is tens of writes and one sync: writes are swept in steps of this many."""
+MAX_WRITES = 20
+"""A batch makes tens of writes and one sync, so writes are chosen in steps of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class Fault:
         )  # fmt: skip
 
 
-def faults(count: int, chance: random.Random) -> list[Fault]:
-    """Kinds in turn, the Nth growing; half of all are failed syncs of the write-ahead log."""
+def faults(count: int, rng: random.Random) -> list[Fault]:
+    """Kinds take turns with growing N; half of the faults are failed syncs of the WAL."""
     chosen = []
     for number in range(count):
         call, error = KINDS[0] if number % 2 else KINDS[1 + number // 2 % (len(KINDS) - 1)]
         nth = 1 + number
         if call == "pwrite64":
-            nth = 4 + number * MOST_WRITES + chance.randrange(MOST_WRITES)
+            nth = 4 + number * MAX_WRITES + rng.randrange(MAX_WRITES)
         elif call == "fsync":
             nth = 1 + number // 8
         chosen.append(Fault(call, error, nth))
@@ -66,11 +66,11 @@ def faults(count: int, chance: random.Random) -> list[Fault]:
 
 
 @dataclass(slots=True)
-class Tally:
-    never_came: int = 0
+class FaultCounts:
+    not_reached: int = 0
     refused_start: int = 0
     failed: int = 0
-    went_on: int = 0
+    survived: int = 0
     confirmed: int = 0
     nacked: int = 0
 
@@ -79,35 +79,37 @@ async def inject_faults(
     directory: Path, cycles: int, seed: int, progress: Progress = silent
 ) -> Outcome:
     problems: list[str] = []
-    tally, sound = Tally(), directory / "sound"
+    counts, sound = FaultCounts(), directory / "sound"
     await _make_data(sound)
     for number, fault in enumerate(faults(cycles, random.Random(seed))):
         data = directory / str(number)
         shutil.copytree(sound, data)
         try:
-            await _suffer(data, fault, tally, problems)
+            await _run_with_fault(data, fault, counts, problems)
         except AssertionError as error:
             problems.append(f"{fault}: {error}")
         progress(number + 1, cycles)
-    if not tally.failed:
+    if not counts.failed:
         problems.append("no fault reached the store: the test proves nothing")
     figures = (
-        f"{cycles} faults: {tally.failed} ended the store, {tally.went_on} were outlived, "
-        f"{tally.refused_start} refused the start, {tally.never_came} never came up; "
-        f"{tally.confirmed} confirmed, {tally.nacked} nacked"
+        f"{cycles} faults: {counts.failed} ended the store, {counts.survived} were survived, "
+        f"{counts.refused_start} prevented the start, {counts.not_reached} were not reached; "
+        f"{counts.confirmed} confirmed, {counts.nacked} nacked"
     )
     return Outcome("R-04", "injected I/O errors", figures, tuple(problems))
 
 
 async def _make_data(directory: Path) -> None:
-    """A queue: a new database takes so many syncs that most faults would hit its making."""
+    """Create a queue first: most faults would hit the syncs that create a database."""
     broker = BrokerProcess(directory)
     await broker.start()
     await Load(LoadSpec(queues=(QUEUE,)), Ledger()).declare(broker.address)
     await broker.stop()
 
 
-async def _suffer(directory: Path, fault: Fault, tally: Tally, problems: list[str]) -> None:
+async def _run_with_fault(
+    directory: Path, fault: Fault, counts: FaultCounts, problems: list[str]
+) -> None:
     ledger = Ledger()
     broker = BrokerProcess(directory)
     broker.prefix = fault.command
@@ -115,21 +117,21 @@ async def _suffer(directory: Path, fault: Fault, tally: Tally, problems: list[st
     try:
         await broker.start()
     except RuntimeError:
-        tally.refused_start += 1
+        counts.refused_start += 1
         return
     with suppress(ConnectionGone):
         await publisher.start(broker.address)
         with suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await publisher.flood(lambda: publisher.nacked > 0, 200)
-    log = broker.said()
+    log = broker.log_tail()
     if "the store has failed" in log:
-        tally.failed += 1
-        await _must_refuse(broker, ledger, fault, problems)
+        counts.failed += 1
+        await _check_store_stays_failed(broker, ledger, fault, problems)
     elif "not durable" in log:
-        tally.went_on += 1
+        counts.survived += 1
     else:
-        tally.never_came += 1
+        counts.not_reached += 1
     await broker.kill()
     broker.prefix = ()
     await broker.start()
@@ -137,15 +139,15 @@ async def _suffer(directory: Path, fault: Fault, tally: Tally, problems: list[st
     await load.declare(broker.address)
     await load.drain(broker.address)
     await broker.stop()
-    tally.confirmed += publisher.confirmed
-    tally.nacked += publisher.nacked
+    counts.confirmed += publisher.confirmed
+    counts.nacked += publisher.nacked
     problems += [f"{fault}: {problem}" for problem in problems_of(ledger.verdict())]
 
 
-async def _must_refuse(
+async def _check_store_stays_failed(
     broker: BrokerProcess, ledger: Ledger, fault: Fault, problems: list[str]
 ) -> None:
-    """A failed store stays failed: a new publisher is nacked or not read, never confirmed."""
+    """Check that a new publisher is nacked or not read, but never confirmed."""
     late = Publisher(ledger, QUEUE, 2)
     with suppress(ConnectionGone, TimeoutError):
         await late.start(broker.address)

@@ -1,4 +1,4 @@
-"""Publishers and consumers that keep a ledger, for as long as the broker lives."""
+"""Publishers and consumers that keep a ledger while the broker runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LoadSpec:
     prefetch: int = 200
     ack_every: int = 50
     consumed: tuple[str, ...] | None = None
-    """Queues that have a consumer; all of them unless said otherwise."""
+    """Queues with a consumer; None means all."""
 
 
 class Load:
@@ -38,7 +38,7 @@ class Load:
         client.close()
 
     async def run(self, address: tuple[str, int], until: asyncio.Event) -> None:
-        """Publish and consume until told to stop or until the broker is gone."""
+        """Publish and consume until the event is set or the broker is gone."""
         spec = self.spec
         jobs = [
             self._publish(address, number, spec.queues[number % len(spec.queues)], until)
@@ -59,8 +59,8 @@ class Load:
         def confirmed(tag: int, multiple: bool, accepted: bool) -> None:
             nonlocal lowest
             tags = range(lowest, tag + 1) if multiple else (tag,)
-            for one in tags:
-                sequence = open_sequences.pop(one, None)
+            for confirmed_tag in tags:
+                sequence = open_sequences.pop(confirmed_tag, None)
                 if sequence is not None and accepted:
                     self.ledger.was_confirmed(queue, number, sequence)
             if multiple:
@@ -98,7 +98,7 @@ class Load:
             consumer.client.close()
 
     async def drain(self, address: tuple[str, int], quiet_seconds: float = 0.5) -> None:
-        """Take everything that is left, until the queues are empty."""
+        """Consume until the queues are empty."""
         for queue in self.spec.queues:
             consumer = Acker(self.ledger, queue, 1)
             await consumer.start(address, 1000)
@@ -113,7 +113,7 @@ class Load:
 
 
 class Acker:
-    """A consumer that writes down what it sees and acks every so many."""
+    """A consumer that enters deliveries in the ledger and acks `every` messages at once."""
 
     def __init__(self, ledger: Ledger, queue: str, every: int) -> None:
         self._ledger = ledger
@@ -145,7 +145,7 @@ class Acker:
         return asyncio.get_running_loop().time() - self._last < quiet_seconds
 
     async def sync(self) -> None:
-        """A synchronous call after the acks: from its answer on they are for ever."""
+        """Make a synchronous call; its answer means that the acks before it are durable."""
         acked, self._acked = self._acked, []
         await self.client.sync()
         for body in acked:

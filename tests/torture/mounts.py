@@ -1,4 +1,4 @@
-"""Small file systems to fill: a tmpfs, or ext4 on a file. Needs root, as `make test` in CI has."""
+"""Small file systems to fill: a tmpfs, or ext4 in a file. Needs root."""
 
 from __future__ import annotations
 
@@ -8,42 +8,46 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.torture.process import end_leftovers
+from tests.torture.process import kill_leftover_brokers
 
 MIB = 1024 * 1024
 
 
 @contextmanager
-def small_disk(directory: Path, kind: str, size: int) -> Iterator[Path]:
-    """A mounted file system of so many bytes; a tmpfs where there are no loop devices for ext4."""
-    place = directory / f"mounted-{kind}"
-    place.mkdir(parents=True)
-    if kind == "tmpfs" or not _mount_image(directory / "disk.img", size, place):
-        problem = _run("mount", "-t", "tmpfs", "-o", f"size={size}", "leveret-torture", str(place))
+def small_disk(directory: Path, kind: str, size: int, inodes: int | None = None) -> Iterator[Path]:
+    """A mounted file system of this size; a tmpfs if there are no loop devices for ext4.
+
+    With `inodes`, always a tmpfs for that many files.
+    """
+    mountpoint = directory / f"mounted-{kind}"
+    mountpoint.mkdir(parents=True)
+    options = f"size={size}" + (f",nr_inodes={inodes}" if inodes else "")
+    if kind == "tmpfs" or not _mount_image(directory / "disk.img", size, mountpoint):
+        problem = _run("mount", "-t", "tmpfs", "-o", options, "leveret-torture", str(mountpoint))
         if problem:
             raise RuntimeError(f"{problem} (are we root?)")
     try:
-        yield place
+        yield mountpoint
     finally:
-        end_leftovers()
-        unmount(place)
+        kill_leftover_brokers()
+        unmount(mountpoint)
 
 
-def _mount_image(image: Path, size: int, place: Path) -> bool:
+def _mount_image(image: Path, size: int, mountpoint: Path) -> bool:
     with image.open("wb") as file:
         file.truncate(size)
     make = ("mkfs.ext4", "-q", "-m", "0", "-E", "nodiscard", str(image))
-    return not _run(*make) and not _run("mount", "-o", "loop", str(image), str(place))
+    return not _run(*make) and not _run("mount", "-o", "loop", str(image), str(mountpoint))
 
 
-def unmount(place: Path) -> None:
-    problem = _run("umount", "--lazy", str(place))
+def unmount(mountpoint: Path) -> None:
+    problem = _run("umount", "--lazy", str(mountpoint))
     if problem:
         raise RuntimeError(problem)
 
 
 def write_ballast(path: Path, size: int) -> None:
-    """Take so much space, for real."""
+    """Use this much space by writing it."""
     with path.open("wb") as file:
         for _ in range(size // MIB):
             file.write(os.urandom(4096) * (MIB // 4096))
@@ -52,13 +56,13 @@ def write_ballast(path: Path, size: int) -> None:
 
 
 def reserve(path: Path, size: int) -> None:
-    """Take so much space, without writing it."""
+    """Use this much space without writing it."""
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
 def _run(*command: str) -> str:
-    """Run it; what went wrong, or nothing."""
+    """Run a command; return its error, or an empty string."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:

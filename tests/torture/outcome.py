@@ -1,4 +1,4 @@
-"""What a torture run comes to: figures for people, problems for the verdict."""
+"""The result of a torture run: figures for readers, problems for the verdict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Progress = Callable[[int, int], None]
-"""How many of how many cycles are done."""
+"""Called with the number of cycles that are done, and of all cycles."""
 
 
 def silent(_done: int, _total: int) -> None:
@@ -20,8 +20,8 @@ class Outcome:
     figures: str
     problems: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
-    """Limits in seconds that were passed: judged by `make torture`, not by the tests, which run on
-    machines as busy as they like."""
+    """Exceeded time limits. They fail `make torture` but not the tests, which may run on busy
+    machines."""
 
     @property
     def safe(self) -> bool:

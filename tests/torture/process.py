@@ -1,4 +1,4 @@
-"""A broker in a process of its own, that can be killed and started again on the same data."""
+"""A broker in its own process, which can be killed and started again on the same data."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from pathlib import Path
 from typing import IO
 
 START_SECONDS = 60
-ALARMING = ("Traceback", "Task was destroyed", "never retrieved", "was never awaited")
-"""What no broker may say at any time."""
+FORBIDDEN_LOG_TEXTS = ("Traceback", "Task was destroyed", "never retrieved", "was never awaited")
+"""Texts that no broker may ever log."""
 LEVERET = ("-m", "leveret")
-SWEEPING = (
+TRIMMING_HISTORY = (
     "-c",
-    "import sys, leveret.broker.upkeep as upkeep; upkeep.SWEEP_SECONDS = 0.1;"
+    "import sys; from leveret.broker.runtime import history_retention as retention;"
+    "retention.INTERVAL_SECONDS = 0.1;"
     "from leveret.cli import main; sys.exit(main())",
 )
-"""The same broker, but it trims its history all the time."""
+"""Runs the broker with a history that is trimmed all the time."""
 
-
+USUAL_IMPORT_SECONDS = 0.5
 _RUNNING: set[asyncio.subprocess.Process] = set()
 
 
-def end_leftovers() -> None:
-    """Kill what a failed run left behind; each run calls it when it ends."""
+def kill_leftover_brokers() -> None:
+    """Kill the brokers that a failed run left behind; called at the end of each run."""
     while _RUNNING:
         process = _RUNNING.pop()
         if process.returncode is None:
@@ -36,19 +37,19 @@ def end_leftovers() -> None:
                 process.kill()
 
 
-def end_of(file: int, octets: int) -> str:
-    """Read in place: who writes into the file shares its position with us."""
-    start = max(0, os.fstat(file).st_size - octets)
-    return os.pread(file, octets, start).decode(errors="replace")
+def read_tail(file: int, count: int) -> str:
+    """Read without moving the file position, which the writing process shares."""
+    start = max(0, os.fstat(file).st_size - count)
+    return os.pread(file, count, start).decode(errors="replace")
 
 
-def alarm_in(file: int, portion: int = 1 << 20) -> str:
-    """What stands around the first alarming words of a log, however long it is; empty if none."""
-    overlap = max(map(len, ALARMING))
+def find_forbidden_text(file: int, portion: int = 1 << 20) -> str:
+    """Return the log around the first forbidden text, or an empty string."""
+    overlap = max(map(len, FORBIDDEN_LOG_TEXTS))
     at = 0
-    while octets := os.pread(file, portion + overlap, at):
-        found = [octets.find(words.encode()) for words in ALARMING]
-        if places := [place for place in found if place >= 0]:
+    while data := os.pread(file, portion + overlap, at):
+        positions = [data.find(words.encode()) for words in FORBIDDEN_LOG_TEXTS]
+        if places := [position for position in positions if position >= 0]:
             start = max(0, at + min(places) - 1_000)
             return os.pread(file, 10_000, start).decode(errors="replace")
         at += portion
@@ -59,12 +60,12 @@ class BrokerProcess:
     def __init__(self, data_dir: Path, *options: str, env: dict[str, str] | None = None) -> None:
         self._options = ("--data-dir", str(data_dir), *options)
         self.settings: tuple[str, ...] = ()
-        """`key=value`, for the next start."""
+        """Settings of the next start, as `key=value`."""
         self.program: tuple[str, ...] = LEVERET
         self._env = {**os.environ, "LEVERET_HTTP_ENABLED": "false", **(env or {})}
         self._process: asyncio.subprocess.Process | None = None
         self._log: IO[bytes] | None = None
-        self._last_words = ""
+        self._last_log_tail = ""
         self.address = ("127.0.0.1", 0)
         self.http = ""
         self.start_seconds = 0.0
@@ -77,20 +78,20 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the broker itself, also when it runs under a tracer."""
+        """The process id of the broker itself, also under a tracer."""
         assert self._process is not None
         if not self.prefix:
             return self._process.pid
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        found: list[str] = []
-        with suppress(FileNotFoundError, ProcessLookupError):  # the tracer has just ended
-            found = children.read_text(encoding="ascii").split()
-        return int(found[0]) if found else self._process.pid
+        pids: list[str] = []
+        with suppress(FileNotFoundError, ProcessLookupError):  # the tracer has just exited
+            pids = children.read_text(encoding="ascii").split()
+        return int(pids[0]) if pids else self._process.pid
 
     async def launch(self) -> str:
-        """Start the process; its ready line, or nothing when it gave up."""
+        """Start the process; return its ready line, or an empty string if it exited."""
         command = (*self.prefix, sys.executable, *self.program, "serve", "--amqp-port", "0")
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe nobody reads would fill up
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - an unread pipe would fill up
         self._process = await asyncio.create_subprocess_exec(
             *command,
             *self._options,
@@ -109,41 +110,41 @@ class BrokerProcess:
         line = await self.launch()
         if "amqp=" not in line:
             await self._end(signal.SIGKILL)
-            raise RuntimeError(f"the broker did not start: {self.said()}")
+            raise RuntimeError(f"the broker did not start: {self.log_tail()}")
         host, _, port = line.split("amqp=")[1].split()[0].rpartition(":")
         self.address = (host, int(port))
         self.http = line.split("http=")[1].split()[0]
         self.start_seconds = time.monotonic() - began
         self.start_processor_seconds = self.processor_seconds()
 
-    def said(self, octets: int = 100_000) -> str:
-        """The end of its log so far."""
+    def log_tail(self, count: int = 100_000) -> str:
+        """The end of the log so far."""
         if self._log is not None:
-            self._last_words = end_of(self._log.fileno(), octets)
-        return self._last_words
+            self._last_log_tail = read_tail(self._log.fileno(), count)
+        return self._last_log_tail
 
     def _close_log(self) -> str:
-        """The first alarming thing in all of it, with what stands around it."""
-        self.said()
-        alarm = ""
+        """Close the log; return its first forbidden text with its surroundings."""
+        self.log_tail()
+        forbidden_text = ""
         if self._log is not None:
-            alarm = alarm_in(self._log.fileno())
+            forbidden_text = find_forbidden_text(self._log.fileno())
             self._log.close()
             self._log = None
-        return alarm
+        return forbidden_text
 
     def memory(self, field: str = "VmHWM") -> float:
-        """Resident memory in MB: the most so far, or now with `VmRSS`."""
+        """Resident memory in MB: the peak, or the present value with `VmRSS`."""
         status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
         line = next(line for line in status.splitlines() if line.startswith(field))
         return int(line.split()[1]) / 1024
 
     def forget_peak(self) -> None:
-        """The most so far is what it is now."""
+        """Reset the peak of resident memory to the present value."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")
 
     def processor_seconds(self) -> float:
-        """What it has used so far, whatever else the machine had to do."""
+        """CPU time used so far, which does not depend on the load of the machine."""
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2]
         user, system = fields.split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
@@ -154,18 +155,29 @@ class BrokerProcess:
     async def stop(self) -> int:
         return await self._end(signal.SIGTERM)
 
-    async def _end(self, how: signal.Signals) -> int:
+    async def _end(self, signal_number: signal.Signals) -> int:
         assert self._process is not None
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, how)
+                os.kill(self.pid, signal_number)
         await self._process.communicate()
         _RUNNING.discard(self._process)
-        alarm = self._close_log()
-        if alarm:
-            raise AssertionError(f"the broker had an unexpected error:\n{alarm}")
+        forbidden_text = self._close_log()
+        if forbidden_text:
+            raise AssertionError(f"the broker had an unexpected error:\n{forbidden_text}")
         return self._process.returncode or 0
 
     async def wait(self, seconds: float) -> int:
         assert self._process is not None
         return await asyncio.wait_for(self._process.wait(), seconds)
+
+
+async def slowness() -> float:
+    """How many times longer than on an idle machine it takes to start a program now.
+
+    Limits in seconds are meant for an idle machine and are multiplied by this.
+    """
+    began = time.monotonic()
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import leveret.launch")
+    await process.wait()
+    return max(1.0, (time.monotonic() - began) / USUAL_IMPORT_SECONDS)

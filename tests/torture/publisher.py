@@ -1,4 +1,4 @@
-"""One confirming publisher under control of a test."""
+"""A publisher with confirms, controlled by a test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.torture.client import PROPERTIES, Client, ConnectionGone
 
 
 class Publisher:
-    """Writes what it sends and what is confirmed into the ledger; counts nacks."""
+    """Enters sent and confirmed messages in the ledger and counts nacks."""
 
     def __init__(
         self, ledger: Ledger, queue: str, number: int, size: int = 1024, declare: bool = True
@@ -40,8 +40,8 @@ class Publisher:
         await self.client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
 
     def _decided(self, tag: int, multiple: bool, accepted: bool) -> None:
-        for one in range(self._lowest, tag + 1) if multiple else (tag,):
-            sequence = self.open.pop(one, None)
+        for confirmed_tag in range(self._lowest, tag + 1) if multiple else (tag,):
+            sequence = self.open.pop(confirmed_tag, None)
             if sequence is None:
                 continue
             if accepted:
@@ -61,7 +61,7 @@ class Publisher:
         self.client.publish("", self._queue, body, PROPERTIES["persistent"])
 
     async def send_many(self, count: int, window: int = 1000) -> None:
-        """Send so many, with at most `window` unconfirmed; returns when all are decided."""
+        """Send messages, at most `window` unconfirmed; return when all are acked or nacked."""
         sent = 0
         while sent < count:
             await self.until(lambda: len(self.open) < window)
@@ -73,7 +73,7 @@ class Publisher:
         await self.until(lambda: not self.open)
 
     async def flood(self, stop: Callable[[], bool], window: int = 500) -> None:
-        """Send as fast as confirms come, until told to stop or until the broker is gone."""
+        """Send as fast as confirms arrive, until `stop` is true or the broker is gone."""
         while not stop() and not self.client.gone.is_set():
             if len(self.open) < window:
                 for _ in range(20):
@@ -83,15 +83,15 @@ class Publisher:
                 await self.wait(0.05)
 
     async def wait(self, seconds: float) -> None:
-        """Until something was decided, or that long."""
+        """Wait until a message is acked or nacked, at most this long."""
         self._changed.clear()
-        with suppress(TimeoutError):  # wait_for could swallow a cancellation from outside
+        with suppress(TimeoutError):  # wait_for could swallow a cancellation
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
 
-    async def until(self, true: Callable[[], bool], seconds: float = 60) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         async with asyncio.timeout(seconds):
-            while not true():
+            while not condition():
                 if self.client.gone.is_set():
                     raise ConnectionGone
                 await self.wait(0.05)

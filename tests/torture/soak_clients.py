@@ -1,7 +1,7 @@
-"""Clients of the long soak: publishers, takers, one who gets, and connections that come and go.
+"""Clients of the long soak: publishers, consumers, a polling client, short connections.
 
-All live in one loop and write into one `Books`. A client leaves and comes back by itself; it ends
-when its broker was killed (`Life.over`) or when it has nothing left to do.
+All run in one event loop and share one `Observations`. Clients disconnect and reconnect by
+themselves; a client ends when its broker is killed (`BrokerRun.ended`) or has nothing left to do.
 """
 
 from __future__ import annotations
@@ -23,14 +23,21 @@ PERSISTENT, TRANSIENT = PROPERTIES["persistent"], PROPERTIES["transient"]
 _PAIR = b"\x04kindS\x00\x00\x00\x04soak"
 WITH_HEADER = b"\x30\x00" + len(_PAIR).to_bytes(4, "big") + _PAIR + b"\x02"
 WINDOW = 200
-GRAVE, LOG = "grave", "records"
-STRICT, LOSSY, DYING, DEAD, LOGGED, FLYING = "strict", "lossy", "dying", "dead", "logged", "flying"
+DEAD_LETTER_QUEUE, LOG = "dead-letters", "records"
+STRICT, LOSSY, DEAD_LETTERING, DEAD_LETTERED, LOGGED, IN_MEMORY = (
+    "strict",
+    "lossy",
+    "dead-lettering",
+    "dead-lettered",
+    "logged",
+    "in-memory",
+)
 GONE = (ConnectionGone, ConnectionError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
-    """One publisher: where it sends, and in which queues that comes out."""
+class PublisherPlan:
+    """One publisher: where it publishes, and the queues that get its messages."""
 
     number: int
     exchange: str
@@ -42,8 +49,8 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Habit:
-    """How a queue is consumed: seconds for each message, shares that go back or are rejected."""
+class ConsumerPlan:
+    """How a queue is consumed: seconds per message, shares that are requeued or rejected."""
 
     queue: str
     ledger: str
@@ -57,12 +64,13 @@ class Habit:
 
 
 @dataclass(slots=True)
-class Books:
-    """What all clients saw, over all lives of the broker."""
+class Observations:
+    """What all clients saw, over all runs of the broker."""
 
     ledgers: dict[str, Ledger] = field(
         default_factory=lambda: {
-            kind: Ledger() for kind in (STRICT, LOSSY, DYING, DEAD, LOGGED, FLYING)
+            kind: Ledger()
+            for kind in (STRICT, LOSSY, DEAD_LETTERING, DEAD_LETTERED, LOGGED, IN_MEMORY)
         }
     )
     nacked: Counter[str] = field(default_factory=Counter)
@@ -75,86 +83,100 @@ class Books:
 
 
 @dataclass(slots=True)
-class Life:
-    """One life of the broker, from its start to its end."""
+class BrokerRun:
+    """One run of the broker, from its start to its end."""
 
     address: tuple[str, int]
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    still: asyncio.Event = field(default_factory=asyncio.Event)
-    """Publishers send no more."""
-    held: bool = False
-    """Takers keep what they have."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    publishers_stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when publishers must stop."""
+    consumers_paused: bool = False
+    """While true, consumers do not settle messages."""
 
 
 @asynccontextmanager
 async def _connection(
     kind: type[Client],
-    books: Books,
-    life: Life,
-    who: str,
+    observations: Observations,
+    broker_run: BrokerRun,
+    description: str,
     on_confirm: OnConfirm | None = None,
     on_delivery: OnDelivery | None = None,
 ) -> AsyncIterator[Client]:
-    """Dropped at the end; that the broker closes it is always wrong."""
-    client = await kind.connect(life.address, on_confirm, on_delivery)
-    books.connections += 1
+    """A connection that is dropped at the end; it is a problem if the broker closes it."""
+    client = await kind.connect(broker_run.address, on_confirm, on_delivery)
+    observations.connections += 1
     try:
         yield client
     finally:
         if client.closed_with is not None:
-            books.problems.append(f"{who} was closed: {client.closed_with}")
+            observations.problems.append(f"{description} was closed: {client.closed_with}")
         client.close()
 
 
-def _ended(client: Client, life: Life) -> bool:
-    return life.over.is_set() or client.gone.is_set() or client.closed_with is not None
+def _ended(client: Client, broker_run: BrokerRun) -> bool:
+    return broker_run.ended.is_set() or client.gone.is_set() or client.closed_with is not None
 
 
-async def publish(flow: Flow, kinds: dict[str, str], books: Books, life: Life, seed: int) -> None:
-    chance = random.Random(f"{seed} publisher {flow.number}")
-    ledgers = [(books.ledgers[kinds[queue]], queue) for queue in flow.queues]
-    if kinds[flow.queues[0]] == DYING:
-        ledgers.append((books.ledgers[DEAD], GRAVE))
-    while not (life.over.is_set() or life.still.is_set()):
+async def publish(
+    plan: PublisherPlan,
+    kinds: dict[str, str],
+    observations: Observations,
+    broker_run: BrokerRun,
+    seed: int,
+) -> None:
+    rng = random.Random(f"{seed} publisher {plan.number}")
+    ledgers = [(observations.ledgers[kinds[queue]], queue) for queue in plan.queues]
+    if kinds[plan.queues[0]] == DEAD_LETTERING:
+        ledgers.append((observations.ledgers[DEAD_LETTERED], DEAD_LETTER_QUEUE))
+    while not (broker_run.ended.is_set() or broker_run.publishers_stopped.is_set()):
         with suppress(*GONE):
-            await _publish_for_a_while(flow, ledgers, books, life, chance.randint(20, 200))
+            await _publish_for_a_while(
+                plan, ledgers, observations, broker_run, rng.randint(20, 200)
+            )
         await asyncio.sleep(0.05)
 
 
 async def _publish_for_a_while(
-    flow: Flow, ledgers: list[tuple[Ledger, str]], books: Books, life: Life, bursts: int
+    plan: PublisherPlan,
+    ledgers: list[tuple[Ledger, str]],
+    observations: Observations,
+    broker_run: BrokerRun,
+    bursts: int,
 ) -> None:
     unconfirmed: dict[int, int] = {}
     tag = 0
 
     def decided(upto: int, multiple: bool, accepted: bool) -> None:
-        tags = [one for one in unconfirmed if one <= upto] if multiple else [upto]
-        for one in tags:
-            sequence = unconfirmed.pop(one)
-            books.nacked[flow.queues[0]] += not accepted
+        tags = [open_tag for open_tag in unconfirmed if open_tag <= upto] if multiple else [upto]
+        for open_tag in tags:
+            sequence = unconfirmed.pop(open_tag)
+            observations.nacked[plan.queues[0]] += not accepted
             for ledger, queue in ledgers:
-                if accepted and queue != GRAVE:
-                    ledger.was_confirmed(queue, flow.number, sequence)
+                if accepted and queue != DEAD_LETTER_QUEUE:
+                    ledger.was_confirmed(queue, plan.number, sequence)
 
-    async with _connection(Client, books, life, f"publisher {flow.number}", decided) as client:
+    async with _connection(
+        Client, observations, broker_run, f"publisher {plan.number}", decided
+    ) as client:
         await client.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
-        while bursts and not (life.still.is_set() or _ended(client, life)):
+        while bursts and not (broker_run.publishers_stopped.is_set() or _ended(client, broker_run)):
             if len(unconfirmed) < WINDOW:
                 bursts -= 1
                 bodies = []
-                for _ in range(flow.burst):
+                for _ in range(plan.burst):
                     tag += 1
-                    sequences = {ledger.will_send(queue, flow.number) for ledger, queue in ledgers}
+                    sequences = {ledger.will_send(queue, plan.number) for ledger, queue in ledgers}
                     (unconfirmed[tag],) = sequences
-                    bodies.append(make_body(flow.number, unconfirmed[tag], 200))
-                client.publish_all(flow.exchange, flow.key, bodies, flow.properties)
-            await asyncio.sleep(flow.pause)
-        while unconfirmed and not _ended(client, life):  # noqa: ASYNC110
+                    bodies.append(make_body(plan.number, unconfirmed[tag], 200))
+                client.publish_all(plan.exchange, plan.key, bodies, plan.properties)
+            await asyncio.sleep(plan.pause)
+        while unconfirmed and not _ended(client, broker_run):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 class _Polling(Client):
-    """A client whose gets are delivered like anything else."""
+    """A client that treats the messages of basic.get like deliveries."""
 
     def _method(self, data: bytes) -> None:
         if data[7:11] == b"\x00\x3c\x00\x47":  # get-ok
@@ -163,36 +185,42 @@ class _Polling(Client):
             super()._method(data)
 
 
-async def take(habit: Habit, books: Books, life: Life, seed: int) -> None:
-    """Visits of a few seconds, one after the other."""
-    chance = random.Random(f"{seed} {habit.queue}")
-    while not life.over.is_set():
+async def consume(
+    plan: ConsumerPlan, observations: Observations, broker_run: BrokerRun, seed: int
+) -> None:
+    """Consume for a few seconds at a time, again and again."""
+    rng = random.Random(f"{seed} {plan.queue}")
+    while not broker_run.ended.is_set():
         with suppress(*GONE):
-            await _visit(habit, books, life, chance)
+            await _consume_for_a_while(plan, observations, broker_run, rng)
         await asyncio.sleep(0.05)
 
 
-async def _visit(habit: Habit, books: Books, life: Life, chance: random.Random) -> None:
+async def _consume_for_a_while(
+    plan: ConsumerPlan, observations: Observations, broker_run: BrokerRun, rng: random.Random
+) -> None:
     waiting: list[int] = []
-    ledger = books.ledgers[habit.ledger]
+    ledger = observations.ledgers[plan.ledger]
 
     def delivered(tag: int, redelivered: bool, body: bytes) -> None:
-        ledger.was_delivered(habit.queue, body, redelivered)
+        ledger.was_delivered(plan.queue, body, redelivered)
         waiting.append(tag)
 
-    who = f"taker of {habit.queue}"
-    async with _connection(_Polling, books, life, who, None, delivered) as client:
-        if not habit.gets:
-            await client.consume(habit.queue, habit.prefetch, habit.no_ack, habit.arguments)
+    description = f"consumer of {plan.queue}"
+    async with _connection(
+        _Polling, observations, broker_run, description, None, delivered
+    ) as client:
+        if not plan.gets:
+            await client.consume(plan.queue, plan.prefetch, plan.no_ack, plan.arguments)
         clock = asyncio.get_running_loop().time
-        leaves = clock() + chance.uniform(3, 15)
-        while not _ended(client, life) and (life.held or clock() < leaves):
-            if not life.held:
-                if habit.gets:
-                    await _get(client, habit.queue, waiting.__len__)
-                await _settle(client, habit, waiting, chance)
+        leaves = clock() + rng.uniform(3, 15)
+        while not _ended(client, broker_run) and (broker_run.consumers_paused or clock() < leaves):
+            if not broker_run.consumers_paused:
+                if plan.gets:
+                    await _get(client, plan.queue, waiting.__len__)
+                await _settle(client, plan, waiting, rng)
             await asyncio.sleep(0.02)
-        # Its answer means that what was not settled is back: the next visit must not overtake it.
+        # The answer means that unsettled messages are requeued, before this consumer reconnects.
         await client.call(commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
 
 
@@ -205,30 +233,34 @@ async def _get(client: Client, queue: str, count: Callable[[], int]) -> None:
             break
 
 
-async def _settle(client: Client, habit: Habit, waiting: list[int], chance: random.Random) -> None:
+async def _settle(
+    client: Client, plan: ConsumerPlan, waiting: list[int], rng: random.Random
+) -> None:
     tags, waiting[:] = waiting[:], []
-    if habit.no_ack:
+    if plan.no_ack:
         return
     for tag in tags:
-        if habit.pause:
-            await asyncio.sleep(habit.pause)
-        luck = chance.random()
-        if luck < habit.requeued:
+        if plan.pause:
+            await asyncio.sleep(plan.pause)
+        luck = rng.random()
+        if luck < plan.requeued:
             client.send(commands.Basic.Nack(tag, False, True))
-        elif luck < habit.requeued + habit.rejected:
+        elif luck < plan.requeued + plan.rejected:
             client.send(commands.Basic.Reject(tag, False))
         else:
             client.ack(tag, False)
 
 
-async def come_and_go(books: Books, life: Life) -> None:
-    """Connections with a queue of their own, that end without a word."""
-    while not (life.over.is_set() or life.still.is_set()):
+async def open_and_close_connections(observations: Observations, broker_run: BrokerRun) -> None:
+    """Open connections with an exclusive queue, and drop them."""
+    while not (broker_run.ended.is_set() or broker_run.publishers_stopped.is_set()):
         with suppress(*GONE):
-            async with _connection(Client, books, life, "a short connection") as client:
+            async with _connection(
+                Client, observations, broker_run, "a short connection"
+            ) as client:
                 declare = commands.Queue.Declare(exclusive=True)
-                made = await client.call(declare, commands.Queue.DeclareOk)
-                await client.consume(made.queue, 10)
-                client.publish_all("", made.queue, [b"x" * 100] * 5, TRANSIENT)
+                declared = await client.call(declare, commands.Queue.DeclareOk)
+                await client.consume(declared.queue, 10)
+                client.publish_all("", declared.queue, [b"x" * 100] * 5, TRANSIENT)
                 await asyncio.sleep(0.05)
         await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""What the long soak comes to: the checker over all its clients, and whether memory grew."""
+"""The verdict of the long soak: the checker over all clients, and the growth of memory."""
 
 from __future__ import annotations
 
@@ -7,60 +7,76 @@ from statistics import median
 
 from leveret.model.history import EventKind
 from tests.torture.checker import Ledger
-from tests.torture.soak_clients import DEAD, DYING, LOGGED, LOSSY, STRICT, Books
-from tests.torture.soak_sums import Tally
+from tests.torture.soak_clients import (
+    DEAD_LETTERED,
+    DEAD_LETTERING,
+    LOGGED,
+    LOSSY,
+    STRICT,
+    Observations,
+)
+from tests.torture.soak_sums import EventCounts
 
-LEAST_JUDGED = 600.0
-"""Seconds that half of the run must have: what is shorter tells nothing about growth."""
+MIN_JUDGED_SECONDS = 600.0
+"""Minimum seconds of the last half: a shorter one says nothing about growth."""
 SLOPE_LIMIT = 1.0
-"""MB in ten minutes."""
+"""MB per ten minutes."""
 WINDOW_SECONDS = 120.0
 
 
-def judge(books: Books, tally: Tally) -> str:
-    """The checker's words; what is wrong becomes a problem.
+def judge(observations: Observations, event_counts: EventCounts) -> str:
+    """Return the checker's summary and add problems.
 
-    What a policy lets go (expired, dropped) is not lost, as far as the journal says so; what was
-    dead-lettered must have come out of the dead-letter queue. A log may repeat what it delivered.
+    Messages that a policy removed (expired, dropped) are not lost if the journal says so;
+    dead-lettered messages must come out of the dead-letter queue. A log may deliver again.
     """
     strict, lossy, dying, dead, logged = (
-        books.ledgers[kind] for kind in (STRICT, LOSSY, DYING, DEAD, LOGGED)
+        observations.ledgers[kind]
+        for kind in (STRICT, LOSSY, DEAD_LETTERING, DEAD_LETTERED, LOGGED)
     )
-    verdicts = [ledger.verdict() for ledger in books.ledgers.values()]
+    verdicts = [ledger.verdict() for ledger in observations.ledgers.values()]
     lost = strict.verdict().lost + logged.verdict().lost
     lost += len({key[1:] for key in dying.confirmed - dying.seen.keys()} - _numbers(dead))
     for queue in ("expiring", "bounded"):
         missing = sum(key[0] == queue for key in lossy.confirmed - lossy.seen.keys())
-        let_go = tally.ever[queue, EventKind.EXPIRED] + tally.ever[queue, EventKind.DROPPED]
-        lost += max(0, missing - let_go)
+        let_go = (
+            event_counts.ever[queue, EventKind.EXPIRED]
+            + event_counts.ever[queue, EventKind.DROPPED]
+        )
+        if event_counts.is_complete:
+            lost += max(0, missing - let_go)
     phantom = sum(verdict.phantom for verdict in verdicts)
     duplicate = sum(verdict.duplicate for verdict in verdicts) - logged.duplicate
     reordered = sum(verdict.reordered for verdict in verdicts) - dead.reordered
     words = f"lost {lost}, phantom {phantom}, unmarked duplicates {duplicate}"
     words += f", reordered {reordered}"
     if lost or phantom or duplicate or reordered:
-        books.problems.append(words)
+        observations.problems.append(words)
     sent = sum(verdict.sent for verdict in verdicts) - dead.verdict().sent
-    return f"{sent} sent, {books.confirmed} confirmed, {len(logged.seen)} through a log; {words}"
+    return (
+        f"{sent} sent, {observations.confirmed} confirmed, {len(logged.seen)} through a log; "
+        f"{words}"
+    )
 
 
 def _numbers(dead: Ledger) -> set[tuple[int, int]]:
     return {(publisher, sequence) for _, publisher, sequence in dead.seen}
 
 
-def judge_memory(books: Books, samples: list[tuple[float, float]], seconds: float) -> str:
+def judge_memory(
+    observations: Observations, samples: list[tuple[float, float]], seconds: float
+) -> str:
     """`samples` (seconds, MB) are of the last half.
 
-    What fills in an alarm goes again, so the lowest of every two minutes are judged: what leaks is
-    in them, too. Two minutes may have no low moment, so the middle of the slopes between every two
-    of them counts.
+    Memory used during an alarm is freed again, so the minimum of every two minutes is judged, which
+    includes leaks. Two minutes may lack a low sample, so the median of all pairwise slopes counts.
     """
-    if len(samples) < 2 or seconds / 2 < LEAST_JUDGED:
+    if len(samples) < 2 or seconds / 2 < MIN_JUDGED_SECONDS:
         return "too short to judge memory"
     floor = lowest(samples, WINDOW_SECONDS)
     grows = trend(floor)
     if grows > SLOPE_LIMIT:
-        books.problems.append(f"memory grows by {grows:.2f} MB in ten minutes")
+        observations.problems.append(f"memory grows by {grows:.2f} MB in ten minutes")
     levels = " ".join(f"{size:.0f}" for _, size in floor)
     return (
         f"memory {grows:+.2f} MB in ten minutes over the last half (all samples "
@@ -69,26 +85,25 @@ def judge_memory(books: Books, samples: list[tuple[float, float]], seconds: floa
 
 
 def lowest(samples: list[tuple[float, float]], window: float) -> list[tuple[float, float]]:
-    """The lowest sample of every window; the last one is left out unless it is whole."""
+    """The lowest sample of every complete window."""
     begin, end = samples[0][0], samples[-1][0]
     windows = max(1, int((end - begin) / window))
-    found = []
+    minima = []
     for number in range(windows):
         start = begin + number * window
-        held = [sample for sample in samples if start <= sample[0] < start + window]
-        found += [min(held, key=lambda sample: sample[1])] if held else []
-    return found
+        in_window = [sample for sample in samples if start <= sample[0] < start + window]
+        minima += [min(in_window, key=lambda sample: sample[1])] if in_window else []
+    return minima
 
 
 def trend(samples: list[tuple[float, float]]) -> float:
-    """The middle of the slopes between every two, for ten minutes; a few that lie apart have no
-    say."""
+    """The median of all pairwise slopes, per ten minutes; a few outliers do not change it."""
     pairs = combinations(samples, 2)
     return 600 * median((later - size) / (end - begin) for (begin, size), (end, later) in pairs)
 
 
 def slope(samples: list[tuple[float, float]]) -> float:
-    """By least squares, for ten minutes; samples are (seconds, MB)."""
+    """Slope by least squares, per ten minutes; samples are (seconds, MB)."""
     middle_x = sum(x for x, _ in samples) / len(samples)
     middle_y = sum(y for _, y in samples) / len(samples)
     spread = sum((x - middle_x) ** 2 for x, _ in samples)

@@ -10,18 +10,17 @@ from pathlib import Path
 from tests.torture.checker import Ledger
 from tests.torture.client import Client, ConnectionGone
 from tests.torture.outcome import Outcome, Progress, silent
-from tests.torture.process import BrokerProcess
+from tests.torture.process import BrokerProcess, slowness
 from tests.torture.publisher import Publisher
-from tests.torture.waiting import slowness
 
 BACKLOG_QUEUE = "backlog"
 START_LIMIT, MEMORY_LIMIT, STOP_LIMIT, REFUSAL_LIMIT = 10.0, 300.0, 5.0, 2.0
-"""Seconds on a quiet machine, and MB."""
+"""Seconds on an idle machine, and MB."""
 START_PROCESSOR_LIMIT = 3.0
 
 
 async def fill(broker: BrokerProcess, messages: int, queues: int, progress: Progress) -> None:
-    """A backlog of 1 KiB messages, and queues with nothing in them."""
+    """Create a backlog of 1 KiB messages, and empty queues."""
     ledger = Ledger()
     publisher = Publisher(ledger, BACKLOG_QUEUE, 1)
     await publisher.start(broker.address)
@@ -50,32 +49,32 @@ async def start_and_stop(
     await broker.start()
     after_stop = broker.start_seconds
     client = await Client.connect(broker.address)
-    held = await client.count(BACKLOG_QUEUE)
+    restored = await client.count(BACKLOG_QUEUE)
     client.close()
-    if held != messages:
-        problems.append(f"{held} messages instead of {messages} after the restart")
+    if restored != messages:
+        problems.append(f"{restored} messages instead of {messages} after the restart")
     slow = await slowness()
     refusal = await _second_instance(directory, problems)
     slow = max(slow, await slowness())
     stopping, loaded = await _stop_under_load(broker, problems)
     memory = max(filled, loaded)
-    for what, value, limit in (
+    for name, value, limit in (
         ("start after kill -9", after_kill, START_LIMIT * slow),
         ("start after a clean stop", after_stop, START_LIMIT * slow),
-        ("processor seconds of a start", processor, START_PROCESSOR_LIMIT),
+        ("CPU seconds of a start", processor, START_PROCESSOR_LIMIT),
         ("stopping", stopping, STOP_LIMIT * slow),
         ("refusal of a second instance", refusal, REFUSAL_LIMIT * slow),
     ):
         if value > limit:
-            late.append(f"{what}: {value:.1f}, at most {limit}")
+            late.append(f"{name}: {value:.1f}, at most {limit}")
     if memory > MEMORY_LIMIT:
         problems.append(f"resident MB: {memory:.0f}, at most {MEMORY_LIMIT}")
     figures = (
         f"{messages} messages of 1 KiB and {queues} queues: accepts after {after_kill:.1f} s "
-        f"(kill -9; {processor:.1f} s of processor time) and {after_stop:.1f} s (clean stop), "
+        f"(kill -9; {processor:.1f} s of CPU time) and {after_stop:.1f} s (clean stop), "
         f"{memory:.0f} MB at most; SIGTERM under load ends it in {stopping:.1f} s; "
         f"a second instance is refused in {refusal:.1f} s "
-        f"(machine {slow:.1f} times slower than a quiet one)"
+        f"(machine {slow:.1f} times slower than an idle one)"
     )
     return Outcome("R-13", "start and stop", figures, tuple(problems), tuple(late))
 
@@ -87,14 +86,14 @@ async def _second_instance(directory: Path, problems: list[str]) -> float:
     code = await second.wait(60)
     took = time.monotonic() - began
     await second.kill()
-    said = second.said().strip()
-    if line or code == 0 or "\n" in said or "in use" not in said:
-        problems.append(f"a second instance said {said!r} and exited with {code}")
+    message = second.log_tail().strip()
+    if line or code == 0 or "\n" in message or "in use" not in message:
+        problems.append(f"a second instance printed {message!r} and exited with {code}")
     return took
 
 
 async def _stop_under_load(broker: BrokerProcess, problems: list[str]) -> tuple[float, float]:
-    """SIGTERM while publishing and consuming: everyone is told, and nothing is lost."""
+    """SIGTERM while publishing and consuming: clients get code 320, and nothing is lost."""
     ledger, queue = Ledger(), "busy"
     publisher = Publisher(ledger, queue, 7)
     await publisher.start(broker.address)
@@ -109,7 +108,7 @@ async def _stop_under_load(broker: BrokerProcess, problems: list[str]) -> tuple[
     await flood
     for client in (publisher.client, reader):
         if client.closed_with is None or client.closed_with[0] != 320:
-            problems.append(f"a client was told {client.closed_with} instead of 320")
+            problems.append(f"a client got {client.closed_with} instead of 320")
     if code != 0:
         problems.append(f"exit code {code}")
     await broker.start()

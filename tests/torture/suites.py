@@ -1,7 +1,7 @@
-"""Rows whose long form is a set of the project's own tests, run alone and at another size.
+"""Rows whose long form is a set of the project's own tests at a larger size.
 
-pytest runs in a process of its own; what it counted becomes the figures. The variable
-`TORTURE_SIZE` tells those tests that have a size which one to take (`size_or`).
+pytest runs in its own process; its counts become the figures. The variable `TORTURE_SIZE` gives the
+size to tests that have one (`size_or`).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tests.support.brokers import ROOT
 from tests.torture.outcome import Outcome, Progress
 
 SIZE = "TORTURE_SIZE"
-AGAIN = ("--last-failed", "--last-failed-no-failures=none")
+LAST_FAILED = ("--last-failed", "--last-failed-no-failures=none")
 _SHARE = re.compile(rb"\[ *(\d+)%\]")
 
 
 def size_or(short: int) -> int:
-    """The size `make torture` asks for, or the short one of an ordinary test run."""
+    """The size that `make torture` asks for, or the short one of an ordinary test run."""
     return int(os.environ.get(SIZE, short))
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """`figure` says what was shown; `{cases}` and `{size}` are filled in. With more than one try
-    only what fails each time has failed."""
+    """`figure` describes the result and may contain `{cases}` and `{size}`. With several tries, a
+    test has failed only if it fails each time."""
 
     row: str
     title: str
@@ -39,28 +39,28 @@ class Suite:
     tries: int = 1
 
     async def __call__(self, directory: Path, size: int, _seed: int, progress: Progress) -> Outcome:
-        counted = await _pytest(directory, self.tests, size, progress)
-        again = counted
+        result = await _pytest(directory, self.tests, size, progress)
+        last_result = result
         for _ in range(1, self.tries):
-            if again.failed:
-                again = await _pytest(directory, (*self.tests, *AGAIN), size, progress)
-        figures = self.figure.format(cases=counted.cases, size=size)
-        problems = list(again.failed)
-        if not counted.cases:
-            problems.append(f"no test ran: {counted.said[-500:]}")
+            if last_result.failed:
+                last_result = await _pytest(directory, (*self.tests, *LAST_FAILED), size, progress)
+        figures = self.figure.format(cases=result.cases, size=size)
+        problems = list(last_result.failed)
+        if not result.cases:
+            problems.append(f"no test ran: {result.output[-500:]}")
         return Outcome(self.row, self.title, figures, tuple(problems))
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _Result:
     cases: int
     failed: tuple[str, ...]
-    said: str
+    output: str
 
 
 async def _pytest(
     directory: Path, tests: tuple[str, ...], size: int, progress: Progress
-) -> _Counted:
+) -> _Result:
     report = directory / "junit.xml"
     _prepare(directory)
     process = await asyncio.create_subprocess_exec(
@@ -74,15 +74,15 @@ async def _pytest(
         stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdout is not None
-    said = bytearray()
+    output = bytearray()
     async for line in process.stdout:
-        said += line
+        output += line
         share = _SHARE.search(line)
         if share:
             progress(int(share[1]), 100)
     await process.wait()
     cases, failed = _read(report)
-    return _Counted(cases, failed, said.decode(errors="replace"))
+    return _Result(cases, failed, output.decode(errors="replace"))
 
 
 def _prepare(directory: Path) -> None:
@@ -90,13 +90,13 @@ def _prepare(directory: Path) -> None:
 
 
 def _read(report: Path) -> tuple[int, tuple[str, ...]]:
-    """How many ran, and the names of those that failed; a skipped one shows nothing."""
+    """How many tests ran, without skipped ones, and which failed."""
     if not report.exists():
         return 0, ()
     failed, cases = [], 0
     for case in ElementTree.parse(report).iter("testcase"):
-        wrong = [one for one in case if one.tag in ("failure", "error")]
-        cases += not any(one.tag == "skipped" for one in case)
-        if wrong:
-            failed.append(f"{case.get('name')}: {wrong[0].get('message', '')[:300]}")
+        failures = [element for element in case if element.tag in ("failure", "error")]
+        cases += not any(element.tag == "skipped" for element in case)
+        if failures:
+            failed.append(f"{case.get('name')}: {failures[0].get('message', '')[:300]}")
     return cases, tuple(failed)

@@ -1,4 +1,4 @@
-"""The checker must be able to find what it looks for."""
+"""The checker finds each kind of problem."""
 
 from tests.torture.checker import Ledger, make_body
 

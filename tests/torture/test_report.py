@@ -1,4 +1,4 @@
-"""`make torture` has every row that was promised, and its report says of each how it went."""
+"""`make torture` has every promised row, and its report contains the result of each."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.torture.scenarios import SCENARIOS, Scenario
 PROMISED = {f"R-{number:02}" for number in (*range(1, 24), 25, *range(30, 50))}
 
 
-def test_every_promised_row_is_there_once():
+def test_every_promised_row_exists_once():
     rows = [scenario.row for scenario in SCENARIOS]
     assert PROMISED - set(rows) == set()
     assert len(rows) == len(set(rows))
@@ -45,7 +45,7 @@ def torture(monkeypatch: pytest.MonkeyPatch, report: Path, *scenarios: Scenario)
     return program.main(), report.read_text(encoding="utf-8")
 
 
-def test_success_is_told_with_a_figure_for_each(monkeypatch, tmp_path):
+def test_report_of_a_success_has_the_figures_of_each_row(monkeypatch, tmp_path):
     code, report = torture(monkeypatch, tmp_path / "report.md", GOOD)
     assert code == 0
     assert "| R-90 | title | 3 cycles |" in report and "figures of R-90 | passed |" in report

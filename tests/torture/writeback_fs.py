@@ -1,15 +1,15 @@
-"""A file system that forgets: what was not fsynced may be gone after the power fails.
+"""A file system that loses unsynced data when the power fails.
 
-Everything is in memory, twice: as programs see it, and as a disk would hold it. In between is the
-list of writes that no fsync has covered yet, in order. A file's content becomes durable by fsync of
-the file, a name by fsync of its directory. `fail(mode)` is the power failure: the disk's view, plus
-the part of the unsynced writes that the mode lets through, becomes the only view.
+Everything is in memory, twice: as programs see it, and as the disk holds it. Between the two is the
+ordered list of writes not yet covered by an fsync. The content of a file becomes durable by fsync
+of the file, a name by fsync of its directory. `fail(mode)` is the power failure: the disk's view,
+plus the unsynced writes that the mode lets through, becomes the only view.
 
-Runs as a process of its own: `python -m tests.torture.writeback_fs MOUNTPOINT [RECORD]`; lines on
-standard input (`fail MODE SEED`) are answered on standard output. With RECORD everything that
-happens is also written there, a JSON value per line, with marks (`mark N`) in between: `replay` can
-then bring a disk to any moment of the run. The power fails only when the programs
-that wrote are dead, so the thread that reads the commands meets no call of FUSE's.
+Runs in its own process: `python -m tests.torture.writeback_fs MOUNTPOINT [RECORD]`. Commands on
+standard input (`fail MODE SEED`) are answered on standard output. With RECORD every operation is
+also written there, one JSON value per line, with marks (`mark N`) in between, so that `Replay` can
+bring a disk to any moment of the run. The power fails only after the programs that wrote are dead,
+so the thread that reads the commands does not race with FUSE calls.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PAGE, SECTOR = 4096, 512
 
 class Mode(Enum):
     DROP = "drop"
-    """Nothing unsynced survives."""
+    """No unsynced data survives."""
     PAGES = "pages"
     """A random half of the dirty pages survives."""
     TEAR = "tear"
-    """Writes survive up to one that is torn at a sector."""
+    """Writes survive up to one, which is torn at a sector."""
     NAMES = "names"
-    """All content survives, but names made, changed or removed since the last fsync do not."""
+    """All content survives, but no changes of names since the last fsync of their directory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class Write:
     file: File
     offset: int
     data: bytes
-    """Empty: the file is cut or extended to `offset`."""
+    """Empty data truncates or extends the file to `offset`."""
 
     def apply(self, content: bytearray) -> None:
         if not self.data:
@@ -80,7 +80,7 @@ class Write:
 
 
 class Disk:
-    """The two views and what lies between; knows nothing of FUSE."""
+    """The two views and the writes between them; independent of FUSE."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -90,8 +90,8 @@ class Disk:
         self.unsynced: list[Write] = []
 
     def make(self, path: str, is_directory: bool = False) -> File:
-        made = self.names[path] = File(next(self._numbers), is_directory=is_directory)
-        return made
+        file = self.names[path] = File(next(self._numbers), is_directory=is_directory)
+        return file
 
     def write(self, file: File, offset: int, data: bytes) -> None:
         change = Write(file, offset, data)
@@ -101,15 +101,15 @@ class Disk:
 
     def sync(self, file: File) -> None:
         file.durable[:] = file.seen
-        self.unsynced = [one for one in self.unsynced if one.file is not file]
+        self.unsynced = [write for write in self.unsynced if write.file is not file]
 
     def sync_names(self, directory: str) -> None:
         inside = {p: f for p, f in self.names.items() if _parent(p) == directory or p == directory}
-        kept = {p: f for p, f in self.durable_names.items() if _parent(p) != directory}
-        self.durable_names = {**kept, **inside}
+        other_names = {p: f for p, f in self.durable_names.items() if _parent(p) != directory}
+        self.durable_names = {**other_names, **inside}
 
     def copy(self) -> Disk:
-        """Another disk in the same state."""
+        """A second disk in the same state."""
         other = Disk()
         files: dict[int, File] = {}
 
@@ -122,7 +122,9 @@ class Disk:
 
         other.names = {path: twin(file) for path, file in self.names.items()}
         other.durable_names = {path: twin(file) for path, file in self.durable_names.items()}
-        other.unsynced = [Write(twin(one.file), one.offset, one.data) for one in self.unsynced]
+        other.unsynced = [
+            Write(twin(write.file), write.offset, write.data) for write in self.unsynced
+        ]
         return other
 
     def remove(self, path: str) -> None:
@@ -131,52 +133,52 @@ class Disk:
     def rename(self, old: str, new: str) -> None:
         self.names[new] = self.names.pop(old)
 
-    def fail(self, mode: Mode, chance: random.Random) -> None:
-        """The power goes and comes back."""
-        survivors = self._survivors(mode, chance)
-        for one in survivors:
-            one.apply(one.file.durable)
-        if mode in (Mode.DROP, Mode.NAMES) or chance.random() < 0.5:
+    def fail(self, mode: Mode, rng: random.Random) -> None:
+        """Fail and restore the power."""
+        survivors = self._survivors(mode, rng)
+        for write in survivors:
+            write.apply(write.file.durable)
+        if mode in (Mode.DROP, Mode.NAMES) or rng.random() < 0.5:
             self.names = dict(self.durable_names)
         self.durable_names = dict(self.names)
         for file in self.names.values():
             file.seen[:] = file.durable
         self.unsynced = []
 
-    def _survivors(self, mode: Mode, chance: random.Random) -> list[Write]:
+    def _survivors(self, mode: Mode, rng: random.Random) -> list[Write]:
         if mode is Mode.DROP:
             return []
         if mode is Mode.NAMES:
             return self.unsynced
         if mode is Mode.PAGES:
-            pages = [page for one in self.unsynced for page in one.pages()]
-            return [page for page in pages if chance.random() < 0.5]
+            pages = [page for write in self.unsynced for page in write.pages()]
+            return [page for page in pages if rng.random() < 0.5]
         if not self.unsynced:
             return []
-        last = chance.randrange(len(self.unsynced))
+        last = rng.randrange(len(self.unsynced))
         torn = self.unsynced[last]
-        cut = chance.randrange(0, len(torn.data) + 1, SECTOR) if torn.data else 0
+        cut = rng.randrange(0, len(torn.data) + 1, SECTOR) if torn.data else 0
         rest = [Write(torn.file, torn.offset, torn.data[:cut])] if cut else []
         return [*self.unsynced[:last], *rest]
 
 
 class Recorder(Disk):
-    """A disk that keeps a list of what was done to it."""
+    """A disk that records every operation."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__()
         self._out = file
-        self._lock = threading.Lock()  # marks come in on a thread of their own
+        self._lock = threading.Lock()  # marks arrive on another thread
 
-    def note(self, *what: object) -> None:
-        line = json.dumps(what) + "\n"
+    def note(self, *step: object) -> None:
+        line = json.dumps(step) + "\n"
         with self._lock:
             self._out.write(line)
 
     def make(self, path: str, is_directory: bool = False) -> File:
-        made = super().make(path, is_directory)
+        file = super().make(path, is_directory)
         self.note("make", path, is_directory)
-        return made
+        return file
 
     def write(self, file: File, offset: int, data: bytes) -> None:
         super().write(file, offset, data)
@@ -200,18 +202,18 @@ class Recorder(Disk):
 
 
 class Replay:
-    """Brings a fresh disk from one recorded step to the next."""
+    """Applies recorded steps to a new disk."""
 
     def __init__(self) -> None:
         self.disk = Disk()
         self.mark = 0
         self._files = {1: self.disk.names["/"]}
 
-    def step(self, what: list[Any]) -> None:
-        name, *rest = what
+    def step(self, recorded: list[Any]) -> None:
+        name, *rest = recorded
         if name == "make":
-            made = self.disk.make(*rest)
-            self._files[made.number] = made
+            file = self.disk.make(*rest)
+            self._files[file.number] = file
         elif name == "write":
             self.disk.write(self._files[rest[0]], rest[1], base64.b64decode(rest[2]))
         elif name == "sync":
@@ -223,7 +225,7 @@ class Replay:
 
 
 class WriteBack(mfusepy.Operations):
-    """FUSE's calls, one at a time."""
+    """The FUSE operations, one at a time."""
 
     use_ns = True
 
@@ -327,7 +329,7 @@ def _resize(content: bytearray, size: int) -> None:
         content.extend(bytes(size - len(content)))
 
 
-def _obey(operations: WriteBack) -> None:
+def _run_commands(operations: WriteBack) -> None:
     for line in sys.stdin:
         name, *rest = line.split()
         if name == "mark":
@@ -344,7 +346,7 @@ def _obey(operations: WriteBack) -> None:
 def main() -> None:
     record = open(sys.argv[2], "w", encoding="ascii") if len(sys.argv) > 2 else None  # noqa: SIM115
     operations = WriteBack(Recorder(record) if record else Disk())
-    threading.Thread(target=_obey, args=(operations,), daemon=True).start()
+    threading.Thread(target=_run_commands, args=(operations,), daemon=True).start()
     mfusepy.FUSE(
         operations, sys.argv[1], foreground=True, nothreads=True, fsname="leveret-torture",
         hard_remove=True, attr_timeout=0, entry_timeout=0, negative_timeout=0,

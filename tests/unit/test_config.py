@@ -1,4 +1,4 @@
-"""Settings: which source wins, what is accepted, and what a mistake is told."""
+"""Settings: precedence of sources, accepted values, error messages."""
 
 import dataclasses
 import subprocess
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "configuration.md"
 
 GIB = 1024**3
-SECOND_CHOICES = {  # for every key a value that is not its default, as text and as it is kept
+OTHER_VALUES = {  # for every key a value other than the default, as text and parsed
     "host": ("0.0.0.0", "0.0.0.0"),
     "amqp_port": ("5673", 5673),
     "http_port": ("15673", 15673),
@@ -39,10 +39,12 @@ SECOND_CHOICES = {  # for every key a value that is not its default, as text and
     "http_max_body": ("2MiB", 2 * 1024**2),
     "http_max_import": ("64MiB", 64 * 1024**2),
     "http_bodies_max": ("1GiB", 1024**3),
+    "http_realm": ("RabbitMQ Management", "RabbitMQ Management"),
     "http_hosts": ("a.example, b.example", "a.example, b.example"),
     "http_timeout": ("5s", 5.0),
     "http_connection_max": ("100", 100),
     "default_user": ("admin", "admin"),
+    "password_hashing": ("rabbitmq", "rabbitmq"),
     "default_password": ("s3cret", "s3cret"),
     "allow_remote_guest": ("on", True),
     "memory_high_watermark": ("2GiB", 2 * GIB),
@@ -82,7 +84,7 @@ def refusal(flags=None, env=None, toml_path=None) -> str:
 # --- Sources -------------------------------------------------------------------------------------
 
 
-def test_nothing_given_gives_the_defaults():
+def test_defaults():
     settings = load_settings({}, {}, None)
     assert settings == Settings()
     assert (settings.host, settings.amqp_port, settings.http_port) == ("127.0.0.1", 5672, 15672)
@@ -90,13 +92,13 @@ def test_nothing_given_gives_the_defaults():
     assert settings.history_max_age == 7 * 86400
 
 
-def test_every_key_has_a_second_choice_here():
-    assert set(SECOND_CHOICES) == set(KEYS)
+def test_every_key_has_another_value_here():
+    assert set(OTHER_VALUES) == set(KEYS)
 
 
 @pytest.mark.parametrize("name", KEYS)
 def test_key_is_read_from_each_source(name, tmp_path):
-    text, value = SECOND_CHOICES[name]
+    text, value = OTHER_VALUES[name]
     assert value != getattr(Settings(), name)
     for settings in (
         load_settings({name: text}, {}, None),
@@ -121,17 +123,17 @@ def test_flag_beats_environment_beats_file(tmp_path):
     assert (settings.amqp_port, settings.http_port, settings.heartbeat) == (21, 12, 3)
 
 
-def test_flag_of_none_was_not_given():
+def test_flag_with_none_is_ignored():
     assert load_settings({"amqp_port": None}, {"LEVERET_AMQP_PORT": "7"}, None).amqp_port == 7
 
 
-def test_environment_may_name_the_file(tmp_path):
+def test_environment_names_the_file(tmp_path):
     path = write(tmp_path, "memory = true")
     assert load_settings({}, {"LEVERET_CONFIG": str(path)}, None).memory is True
     assert load_settings({}, {"LEVERET_CONFIG": "/nowhere"}, path).memory is True
 
 
-def test_variables_that_are_no_settings_are_left_alone():
+def test_other_variables_are_ignored():
     env = {
         "LEVERET_PORT": "tcp://10.0.0.1:5672",
         "LEVERET_PORT_5672_TCP_ADDR": "10.0.0.1",
@@ -143,7 +145,7 @@ def test_variables_that_are_no_settings_are_left_alone():
     assert load_settings({}, env, None) == Settings()
 
 
-# --- Mistakes ------------------------------------------------------------------------------------
+# --- Errors --------------------------------------------------------------------------------------
 
 
 def test_typo_in_file_key_names_line_and_nearest_key(tmp_path):
@@ -152,7 +154,7 @@ def test_typo_in_file_key_names_line_and_nearest_key(tmp_path):
     assert refusal(toml_path=path) == expected
 
 
-def test_unlike_any_key_lists_all_keys(tmp_path):
+def test_unknown_key_without_similar_one_lists_all_keys(tmp_path):
     text = refusal(toml_path=write(tmp_path, "zzz = 1"))
     assert all(name in text for name in KEYS)
 
@@ -190,12 +192,12 @@ def test_wrong_value_of_flag_names_flag():
     assert refusal({"http_enabled": "perhaps"}).startswith("http_enabled must be true or false")
 
 
-def test_mistake_does_not_hide_behind_a_stronger_source(tmp_path):
+def test_error_in_a_weaker_source_is_reported(tmp_path):
     path = write(tmp_path, "amqp_port = -1")
     assert "line 1" in refusal({"amqp_port": 5672}, {}, path)
 
 
-def test_password_is_never_repeated(tmp_path):
+def test_password_is_never_shown(tmp_path):
     assert "[1, 2]" not in refusal(toml_path=write(tmp_path, "default_password = [1, 2]"))
     assert "s3cret" not in repr(Settings(default_password="s3cret"))
 
@@ -209,7 +211,7 @@ def test_broken_toml_names_file_and_line(tmp_path):
 
 def test_missing_file_is_one_sentence(tmp_path):
     path = tmp_path / "none.toml"
-    assert refusal(toml_path=path) == f"{path} cannot be read: No such file or directory."
+    assert refusal(toml_path=path) == f"cannot read {path}: No such file or directory."
 
 
 def test_binary_file_is_one_sentence(tmp_path):
@@ -252,7 +254,7 @@ def test_same_port_twice_is_refused_unless_http_is_off_or_free():
         ("log_level", ["info"]),
     ],
 )
-def test_value_out_of_bounds_is_refused(name, raw):
+def test_invalid_value_is_refused(name, raw):
     assert refusal({name: raw}).startswith(f"{name} must be ")
 
 
@@ -295,7 +297,7 @@ def test_settings_cannot_be_changed():
         ),
     ],
 )
-def test_limits_of_control_groups_are_found(tmp_path, group, files, limits):
+def test_control_group_limits(tmp_path, group, files, limits):
     written = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in (written | {"proc/self/cgroup": group}).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -303,7 +305,7 @@ def test_limits_of_control_groups_are_found(tmp_path, group, files, limits):
     assert control_group_limits(tmp_path) == limits
 
 
-def test_a_system_without_control_groups_has_no_limits(tmp_path):
+def test_system_without_control_groups_has_no_limits(tmp_path):
     assert control_group_limits(tmp_path) == []
 
 

@@ -1,6 +1,6 @@
-"""How tests share out over processes (tests/conftest.py), tried on a small tree of tests.
+"""The distribution of tests over processes (tests/conftest.py), on a small tree of tests.
 
-xdist ignores what it does not understand without a word, so only a real run shows that it holds.
+xdist silently ignores unknown options, so only a real run shows that the distribution works.
 """
 
 import re
@@ -25,7 +25,7 @@ def tree(tmp_path):
     return tmp_path
 
 
-def plant(tree: Path, name: str, text: str) -> None:
+def write_test(tree: Path, name: str, text: str) -> None:
     path = tree / "tests" / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
@@ -38,11 +38,11 @@ def run(tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_folder_of_a_group_and_file_stay_in_one_process(tree):
     for name in ("spark/test_a.py", "spark/test_b.py", "test_c.py", "test_d.py", "test_e.py"):
-        plant(tree, name, MANY)
-    ended = run(tree, "-v", "-n", "2", "--no-loadscope-reorder")
-    assert ended.returncode == 0, ended.stdout
+        write_test(tree, name, MANY)
+    result = run(tree, "-v", "-n", "2", "--no-loadscope-reorder")
+    assert result.returncode == 0, result.stdout
     workers = defaultdict(set)
-    runs = re.findall(r"\[(gw\d)\] .*PASSED tests/(spark|[\w.]+)", ended.stdout)
+    runs = re.findall(r"\[(gw\d)\] .*PASSED tests/(spark|[\w.]+)", result.stdout)
     assert len(runs) == 20
     for worker, group in runs:
         workers[group].add(worker)
@@ -51,7 +51,7 @@ def test_folder_of_a_group_and_file_stay_in_one_process(tree):
 
 
 def test_marked_test_outside_its_folder_is_refused(tree):
-    plant(tree, "test_lost.py", MARKED)
-    ended = run(tree)
-    assert ended.returncode != 0
-    assert "tests/test_lost.py::test_it is marked spark: move it to tests/spark/" in ended.stderr
+    write_test(tree, "test_lost.py", MARKED)
+    result = run(tree)
+    assert result.returncode != 0
+    assert "tests/test_lost.py::test_it is marked spark: move it to tests/spark/" in result.stderr

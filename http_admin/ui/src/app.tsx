@@ -1,40 +1,44 @@
-/** Signed in or not, and which page the address means. */
+/** Shows the sign-in form or, to a signed-in user, the page of the current address. */
 
 import { useEffect, useState } from 'preact/hooks';
 import { ApiError, signOut, whenSignedOut, whoami } from './api/client';
-import { resetLive } from './api/live';
+import { restartStream } from './api/live';
 import type { Session } from './api/types';
-import { attempt, ConfirmHost, ErrorNote, Loading, Toasts } from './components/feedback';
-import { Shell } from './components/Shell';
-import { applyTheme, storedTheme, useRoute, useStored } from './lib/hooks';
+import { AppShell } from './components/app-shell';
+import { ConfirmDialog } from './components/dialog';
+import { ErrorNote, Loading } from './components/status-notes';
+import { attempt, Toasts } from './components/toasts';
+import { useStored } from './lib/hooks';
+import { useRoute } from './lib/navigation';
 import type { Route } from './lib/route';
-import { SignIn } from './pages/signin';
-import { OverviewPage } from './pages/overview';
-import { ConnectionsPage } from './pages/connections';
-import { ConnectionPage } from './pages/connection';
-import { ChannelsPage } from './pages/channels';
-import { ChannelPage } from './pages/channel';
-import { ExchangesPage } from './pages/exchanges';
-import { ExchangePage } from './pages/exchange';
-import { NewExchangePage } from './pages/exchange-new';
-import { RoutingPage } from './pages/routing';
-import { QueuesPage } from './pages/queues';
-import { QueuePage } from './pages/queue';
-import { NewQueuePage } from './pages/queue-new';
-import { LogsPage } from './pages/logs';
-import { LogPage } from './pages/log';
-import { HistoryPage } from './pages/history';
-import { UsersPage } from './pages/admin/users';
-import { UserPage } from './pages/admin/user';
-import { VhostsPage } from './pages/admin/vhosts';
-import { VhostPage } from './pages/admin/vhost';
-import { PoliciesPage } from './pages/admin/policies';
-import { LimitsPage } from './pages/admin/limits';
+import { applyTheme, storedTheme } from './lib/theme';
 import { DefinitionsPage } from './pages/admin/definitions';
+import { LimitsPage } from './pages/admin/limits';
+import { PoliciesPage } from './pages/admin/policies';
 import { SettingsPage } from './pages/admin/settings';
-import { NotFoundPage } from './pages/notfound';
+import { UserPage } from './pages/admin/user';
+import { UsersPage } from './pages/admin/users';
+import { VhostPage } from './pages/admin/vhost';
+import { VhostsPage } from './pages/admin/vhosts';
+import { ChannelPage } from './pages/channel';
+import { ChannelsPage } from './pages/channels';
+import { ConnectionPage } from './pages/connection';
+import { ConnectionsPage } from './pages/connections';
+import { ExchangePage } from './pages/exchange';
+import { ExchangesPage } from './pages/exchanges';
+import { HistoryPage } from './pages/history';
+import { LogPage } from './pages/log';
+import { LogsPage } from './pages/logs';
+import { NewExchangePage } from './pages/new-exchange';
+import { NewQueuePage } from './pages/new-queue';
+import { NotFoundPage } from './pages/not-found';
+import { OverviewPage } from './pages/overview';
+import { QueuePage } from './pages/queue';
+import { QueuesPage } from './pages/queues';
+import { SignIn } from './pages/sign-in';
+import { TopologyPage } from './pages/topology';
 
-/** Pages of one thing are keyed by its name, so that nothing of the former one stays. */
+/** The page of one object has its name as key, so that it keeps no state of the previous object. */
 function page(route: Route) {
   const [section = '', first, second] = route.path;
   const key = route.path.join('\n');
@@ -63,7 +67,7 @@ function page(route: Route) {
     case 'new-exchange':
       return <NewExchangePage />;
     case 'routing':
-      return <RoutingPage />;
+      return <TopologyPage />;
     case 'queues':
       return <QueuesPage />;
     case 'new-queue':
@@ -89,73 +93,89 @@ function page(route: Route) {
   }
 }
 
-/**
- * Remembers only that someone signed in here, never who or how: a first visit then shows the form
- * at once instead of asking the server and being refused.
- */
-const marker = {
-  get: (): boolean => {
-    try {
-      return localStorage.getItem('leveret.signed-in') === '1';
-    } catch {
-      return true;
-    }
-  },
-  set: (on: boolean): void => {
-    try {
-      if (on) localStorage.setItem('leveret.signed-in', '1');
-      else localStorage.removeItem('leveret.signed-in');
-    } catch {
-      // Storage is forbidden here: the server is asked each time.
-    }
-  },
-};
+const SIGNED_IN_KEY = 'leveret.signed-in';
 
-type Gate = { state: 'asking' } | { state: 'out'; note?: string } | { state: 'in'; session: Session } | { state: 'down'; error: unknown };
+/**
+ * Whether a user has signed in with this browser, but not which one. On a first visit the form is
+ * shown at once, without a request that would be refused.
+ */
+function wasSignedIn(): boolean {
+  try {
+    return localStorage.getItem(SIGNED_IN_KEY) === '1';
+  } catch {
+    return true; // Storage is forbidden here: the server is asked each time.
+  }
+}
+
+function rememberSignedIn(isSignedIn: boolean): void {
+  try {
+    if (isSignedIn) localStorage.setItem(SIGNED_IN_KEY, '1');
+    else localStorage.removeItem(SIGNED_IN_KEY);
+  } catch {
+    // Storage is forbidden here.
+  }
+}
+
+type SignInState =
+  | { state: 'checking' }
+  | { state: 'signed-out'; note?: string }
+  | { state: 'signed-in'; session: Session }
+  | { state: 'unreachable'; error: unknown };
 
 export function App() {
-  const [gate, setGate] = useState<Gate>({ state: 'asking' });
+  const [signIn, setSignIn] = useState<SignInState>({ state: 'checking' });
   const route = useRoute();
   const [theme] = useStored('leveret.theme', 'system');
-  const enter = (session: Session): void => {
-    marker.set(true);
-    resetLive();
-    setGate({ state: 'in', session });
+  const onSignedIn = (session: Session): void => {
+    rememberSignedIn(true);
+    restartStream();
+    setSignIn({ state: 'signed-in', session });
   };
-  const out = (note?: string): void => {
-    marker.set(false);
-    setGate({ state: 'out', note });
+  const showForm = (note?: string): void => {
+    rememberSignedIn(false);
+    setSignIn({ state: 'signed-out', note });
   };
   const check = async (): Promise<void> => {
-    if (!marker.get()) return out();
+    if (!wasSignedIn()) {
+      showForm();
+      return;
+    }
     try {
-      enter(await whoami());
+      onSignedIn(await whoami());
     } catch (error) {
-      const refused = error instanceof ApiError && (error.status === 401 || error.status === 403);
-      if (refused) out();
-      else setGate({ state: 'down', error });
+      const isRefused = error instanceof ApiError && (error.status === 401 || error.status === 403);
+      if (isRefused) showForm();
+      else setSignIn({ state: 'unreachable', error });
     }
   };
   useEffect(() => {
-    whenSignedOut(() => out('Your session has ended. Please sign in again.'));
+    whenSignedOut(() => showForm('Your session has ended. Please sign in again.'));
     applyTheme(storedTheme(theme));
     void check();
   }, []);
-  const leave = async (): Promise<void> => {
-    if (await attempt(signOut, '')) out('You have signed out.');
+  const endSession = async (): Promise<void> => {
+    if (await attempt(signOut, '')) showForm('You have signed out.');
   };
   return (
     <>
-      {gate.state === 'asking' && <Loading />}
-      {gate.state === 'down' && <main class="signin"><ErrorNote error={gate.error} retry={() => void check()} /></main>}
-      {gate.state === 'out' && <SignIn onSignedIn={enter} note={gate.note} />}
-      {gate.state === 'in' && (
-        <Shell session={gate.session} section={route.path[0] ?? ''} onSignOut={() => void leave()}>
+      {signIn.state === 'checking' && <Loading />}
+      {signIn.state === 'unreachable' && (
+        <main class="signin">
+          <ErrorNote error={signIn.error} retry={() => void check()} />
+        </main>
+      )}
+      {signIn.state === 'signed-out' && <SignIn onSignedIn={onSignedIn} note={signIn.note} />}
+      {signIn.state === 'signed-in' && (
+        <AppShell
+          session={signIn.session}
+          section={route.path[0] ?? ''}
+          onSignOut={() => void endSession()}
+        >
           {page(route)}
-        </Shell>
+        </AppShell>
       )}
       <Toasts />
-      <ConfirmHost />
+      <ConfirmDialog />
     </>
   );
 }

@@ -1,1 +1,1 @@
-"""Who may come in and what they may do: passwords, log-ins and their limits, rights, the audit."""
+"""Access control: passwords, logins and their limits, permissions, TLS listeners, the audit log."""

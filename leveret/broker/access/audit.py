@@ -1,14 +1,14 @@
-"""The audit log: who changed what, from where, over AMQP or HTTP, and what came of it.
+"""The audit log: which user changed what, from where, over AMQP or HTTP, and with what outcome.
 
-Entries are lines of JSON in `audit.log` in the data directory, which only its owner may read; at
-`LARGEST` octets it becomes `audit.log.1`, whose predecessor goes. The newest are in memory as
-well, and are all there is for a broker without files. Messages are not changes: publishing and
-consuming are not audited, nor are queues of one connection only. No entry holds a body, so none
-holds a password. Of what was refused, so much a minute is kept for each user, and for all who have
-not logged in together: asking in vain must not push others' changes out of the record.
+Entries are lines of JSON in `audit.log` in the data directory, readable by its owner only. At
+`MAX_FILE_BYTES` the file becomes `audit.log.1` and replaces the previous one. The newest entries
+are also kept in memory, which is all there is for a broker without files. Publishing and consuming
+are not audited, nor are exclusive queues. No entry holds a message body, so none holds a password.
+Refused requests are recorded up to a limit per minute and user, and for all unauthenticated
+clients together, so that repeated refusals cannot push changes out of the log.
 
-Noting is a list append on the loop; a thread writes what has gathered. A crash loses what was not
-written yet, a fraction of a second; a stop writes all of it.
+`record` appends to a list on the event loop; a thread writes what has accumulated. A crash loses
+what was not yet written, a fraction of a second; a stop writes everything.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any
 
 log = logging.getLogger("leveret.audit")
 
-FILE = "audit.log"
-LARGEST = 16 * 1024 * 1024
-MOST_IN_MEMORY = 10_000
+FILE_NAME = "audit.log"
+MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_IN_MEMORY = 10_000
 REFUSED_PER_MINUTE = 60
-_BLOCK = 64 * 1024
+_BLOCK_BYTES = 64 * 1024
 _DONE = "done"
 
 
@@ -46,21 +46,22 @@ class Entry:
     outcome: str
 
 
-class Audit:
+class AuditLog:
     def __init__(self, folder: Path | None, wall_ms: Callable[[], int]) -> None:
-        """Without a folder entries are kept in memory only."""
-        self._path = folder / FILE if folder is not None else None
+        """Without a folder, entries are kept in memory only."""
+        self._path = folder / FILE_NAME if folder is not None else None
         self._wall_ms = wall_ms
-        self._recent: deque[Entry] = deque(maxlen=MOST_IN_MEMORY)
+        self._recent: deque[Entry] = deque(maxlen=MAX_IN_MEMORY)
         self._unwritten: list[Entry] = []
         self._writing: asyncio.Future[None] | None = None
         self._refused: Counter[str] = Counter()
         self._minute = 0
 
     def __repr__(self) -> str:
-        return f"<Audit {self._path} recent={len(self._recent)} unwritten={len(self._unwritten)}>"
+        counts = f"recent={len(self._recent)} unwritten={len(self._unwritten)}"
+        return f"<AuditLog {self._path} {counts}>"
 
-    def note(
+    def record(
         self,
         *,
         user: str,
@@ -71,17 +72,18 @@ class Audit:
         vhost: str = "",
         outcome: str = _DONE,
     ) -> None:
-        """`user` is one there is, or empty for somebody who has not logged in."""
-        if outcome != _DONE and not self._may_be_noted(user):
+        """`user` is the name of an existing user, or empty for an unauthenticated client."""
+        if outcome != _DONE and not self._count_refused(user):
             return
-        target = target.encode("utf-8", "replace").decode()  # half a character is no JSON
+        target = target.encode("utf-8", "replace").decode()  # lone surrogates are not valid JSON
         entry = Entry(self._wall_ms(), user, source, via, vhost, action, target, outcome)
         self._recent.append(entry)
         if self._path is not None:
             self._unwritten.append(entry)
-            self._write_soon()
+            self._start_writing()
 
-    def _may_be_noted(self, user: str) -> bool:
+    def _count_refused(self, user: str) -> bool:
+        """Count a refused request; False if this minute's limit is exceeded."""
         minute = self._wall_ms() // 60_000
         if minute != self._minute:
             self._minute = minute
@@ -89,37 +91,37 @@ class Audit:
         self._refused[user] += 1
         return self._refused[user] <= REFUSED_PER_MINUTE
 
-    def _write_soon(self) -> None:
+    def _start_writing(self) -> None:
         if self._writing is None:
             loop = asyncio.get_running_loop()
             batch, self._unwritten = self._unwritten, []
             self._writing = loop.run_in_executor(None, self._write, batch)
-            self._writing.add_done_callback(self._written)
+            self._writing.add_done_callback(self._on_written)
 
-    def _written(self, done: asyncio.Future[None]) -> None:
+    def _on_written(self, done: asyncio.Future[None]) -> None:
         self._writing = None
         if not done.cancelled() and done.exception() is not None:
-            log.warning("the audit log cannot be written: %s", done.exception())
+            log.warning("cannot write the audit log: %s", done.exception())
         if self._unwritten:
-            self._write_soon()
+            self._start_writing()
 
     def _write(self, batch: list[Entry]) -> None:
-        """On a thread, one at a time."""
+        """Append entries to the file. Runs on a thread, one call at a time."""
         assert self._path is not None
-        if self._path.exists() and self._path.stat().st_size >= LARGEST:
+        if self._path.exists() and self._path.stat().st_size >= MAX_FILE_BYTES:
             self._path.replace(self._path.with_suffix(".log.1"))
         lines = "".join(json.dumps(asdict(entry)) + "\n" for entry in batch)
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with open(descriptor, "a", encoding="ascii") as file:
             file.write(lines)
 
-    async def newest(self, count: int, wanted: Callable[[dict[str, Any]], bool]) -> list[Any]:
-        """Entries that are wanted, the newest first."""
+    async def newest(self, count: int, matches: Callable[[dict[str, Any]], bool]) -> list[Any]:
+        """Return up to `count` matching entries, the newest first."""
         if self._path is None:
-            return _first(count, wanted, (asdict(entry) for entry in reversed(self._recent)))
+            return _first(count, matches, (asdict(entry) for entry in reversed(self._recent)))
         while self._writing is not None:
             await asyncio.wait({self._writing})
-        return await asyncio.to_thread(_first, count, wanted, _backwards(self._path))
+        return await asyncio.to_thread(_first, count, matches, _entries_backwards(self._path))
 
     async def stop(self) -> None:
         while self._writing is not None:
@@ -127,23 +129,23 @@ class Audit:
 
 
 def _first(
-    count: int, wanted: Callable[[dict[str, Any]], bool], entries: Iterator[dict[str, Any]]
+    count: int, matches: Callable[[dict[str, Any]], bool], entries: Iterator[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    matching: list[dict[str, Any]] = []
     for entry in entries:
-        if len(found) >= count:
+        if len(matching) >= count:
             break
-        if wanted(entry):
-            found.append(entry)
-    return found
+        if matches(entry):
+            matching.append(entry)
+    return matching
 
 
-def _backwards(path: Path) -> Iterator[dict[str, Any]]:
-    """The entries of both files from the last; a line that a crash has cut off is left out."""
-    for one in (path, path.with_suffix(".log.1")):
-        if not one.exists():
+def _entries_backwards(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of both files from the last; skips a line truncated by a crash."""
+    for part in (path, path.with_suffix(".log.1")):
+        if not part.exists():
             continue
-        with one.open("rb") as file:
+        with part.open("rb") as file:
             for line in _lines_backwards(file):
                 try:
                     entry = json.loads(line)
@@ -156,7 +158,7 @@ def _backwards(path: Path) -> Iterator[dict[str, Any]]:
 def _lines_backwards(file: Any) -> Iterator[bytes]:
     position, rest = file.seek(0, os.SEEK_END), b""
     while position:
-        size = min(_BLOCK, position)
+        size = min(_BLOCK_BYTES, position)
         position -= size
         file.seek(position)
         lines = (file.read(size) + rest).split(b"\n")

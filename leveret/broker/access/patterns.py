@@ -1,17 +1,24 @@
-r"""Patterns that come from outside. RE2: linear in their input, whatever the pattern.
+r"""Regular expressions from users. RE2 is linear in its input, whatever the pattern.
 
-Linear is not quick: `(\pL?){400}` has half a million states, and a search may be in all of them at
-every octet. So the size of a pattern is bounded, and once more without what only follows in line,
-as letters of a name do: that costs little, and a hundred long names may be one pattern.
+Linear is not the same as fast: `(\pL?){400}` has half a million states, and a search may visit all
+of them for every byte. So the size of a compiled pattern is limited, with a tighter limit once
+literal text has been shortened: a run of letters costs little, and a hundred long names may be one
+pattern.
 
-Groups are not captured, which nobody asks for: a thousand of them made one name take 0.8 s.
+RE2 has no lookahead. The one that RabbitMQ's documentation recommends for policies, `^(?!amq\.).*`,
+is supported nevertheless: a pattern that begins with `^(?!...)` is two patterns, of which the first
+must not match.
+
+Groups are not captured because no caller needs them; a thousand groups made one search take 0.8 s.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import re2
 
@@ -19,82 +26,134 @@ from leveret.model.errors import PreconditionFailed
 
 log = logging.getLogger("leveret.broker")
 
-MOST_OCTETS = 4096
-MOST_CLASSES = 256
-MOST_UNICODE_CLASSES = 16  # each takes a tenth of a millisecond to read
+MAX_PATTERN_BYTES = 4096
+MAX_CLASSES = 256
+MAX_UNICODE_CLASSES = 16  # each takes a tenth of a millisecond to parse
 TOO_LARGE = (
-    f"it is too large: at most {MOST_OCTETS} octets, {MOST_CLASSES} classes such as [a-z],"
-    f" {MOST_UNICODE_CLASSES} such as \\pL, and some hundred alternatives and"
+    f"it is too large: at most {MAX_PATTERN_BYTES} bytes, {MAX_CLASSES} classes such as [a-z],"
+    f" {MAX_UNICODE_CLASSES} such as \\pL, and a few hundred alternatives and"
     " repetitions, with {n} counted n times"
 )
-_SHOWN = 200
+_MAX_SHOWN = 200
 
 
-def _options(most_memory: int = 8 << 20) -> re2.Options:
+def _options(max_memory: int = 8 << 20) -> re2.Options:
     options = re2.Options()
-    options.log_errors = False  # whoever gave a bad pattern is told; the broker's log need not be
+    options.log_errors = False  # the caller reports a bad pattern; RE2 need not log it
     options.never_capture = True
-    options.max_mem = most_memory
+    options.max_mem = max_memory
     return options
 
 
 _ANY_SIZE, _WHOLE, _BRANCHES = _options(), _options(64 << 10), _options(22 << 10)
 _UNICODE_CLASS = re.compile(r"\\[pP]")
-_IN_LINE = re.compile(
+_LITERAL_RUN = re.compile(
     r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?|\{\d+(?:,\d*)?\})|[0-9A-Za-z_.-]+([0-9A-Za-z_.-])", re.DOTALL
 )
-"""Escapes, classes and counts, which stay; or what follows in line, whose last may be repeated."""
+"""Matches an escape, class or count, which stays, or a run of literals, of which only the last
+stays because it may be repeated."""
+
+
+_ATOM = r"[^()\[\\]|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]"
+_NOT_AT_START = re.compile(rf"\^\(\?!((?:{_ATOM}|\((?:{_ATOM})*\))*)\)", re.DOTALL)
+"""Matches `^(?!...)`; inside, groups have one level."""
+_SKIPPED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""Matches what contains no operator: escapes and classes."""
+
+
+class Pattern(Protocol):
+    @property
+    def groups(self) -> int: ...
+
+    def search(self, text: str) -> object | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Excluding:
+    """A pattern that begins with `^(?!...)`."""
+
+    excluded: Pattern
+    rest: Pattern
+
+    @property
+    def groups(self) -> int:
+        return 0
+
+    def search(self, text: str) -> object | None:
+        return None if self.excluded.search(text) is not None else self.rest.search(text)
 
 
 @lru_cache(maxsize=4096)
-def pattern(text: str) -> re2._Regexp:
-    """One that was checked, or that a version without these bounds has stored: rights stay."""
+def pattern(text: str) -> Pattern:
+    """Compile a stored pattern. One stored by a version without these limits still works."""
     try:
-        return _bounded(text)
+        return _compile_bounded(text)
     except re2.error:
-        found = re2.compile(text, _ANY_SIZE)
-        shown = text[:_SHOWN]
-        log.warning("a stored pattern is used, but may take long: %r: %s", shown, TOO_LARGE)
-        return found
+        compiled: Pattern = re2.compile(text, _ANY_SIZE)
+        shown = text[:_MAX_SHOWN]
+        log.warning("stored pattern %r is used but may be slow: %s", shown, TOO_LARGE)
+        return compiled
 
 
 def check_pattern(text: str) -> None:
-    asked(text)
+    compile_pattern(text)
 
 
-def asked(text: str) -> re2._Regexp:
-    """A pattern for one question: not remembered, for anybody may ask."""
+def compile_pattern(text: str) -> Pattern:
+    """Compile a pattern for one request. Not cached, so requests cannot flush the cache."""
     try:
-        return _bounded(text)
+        return _compile_bounded(text)
     except re2.error as error:
-        raise PreconditionFailed(f"invalid pattern {text[:_SHOWN]!r}: {_why(error)}") from error
+        shown = text[:_MAX_SHOWN]
+        raise PreconditionFailed(f"invalid pattern {shown!r}: {_reason(error)}") from error
 
 
-def _bounded(text: str) -> re2._Regexp:
+def _compile_bounded(text: str) -> Pattern:
+    start = _NOT_AT_START.match(text)
+    if start is None or _has_alternatives(text):
+        compiled: Pattern = _compile_re2(text)
+        return compiled
+    excluded, rest = f"^(?:{start[1]})", f"^{text[start.end() :]}"
+    if len(text.encode()) > MAX_PATTERN_BYTES:
+        raise re2.error(TOO_LARGE)
+    return _Excluding(_compile_re2(excluded), _compile_bounded(rest))
+
+
+def _has_alternatives(text: str) -> bool:
+    """Whether the pattern has a `|` outside groups: then `^(?!...)` is part of one of several."""
+    depth = 0
+    for char in _SKIPPED.sub("", text):
+        depth += (char == "(") - (char == ")")
+        if char == "|" and depth == 0:
+            return True
+    return False
+
+
+def _compile_re2(text: str) -> re2._Regexp:
     unicode_classes = len(_UNICODE_CLASS.findall(text))
     if (
-        len(text.encode()) > MOST_OCTETS
-        or text.count("[") > MOST_CLASSES
-        or unicode_classes > MOST_UNICODE_CLASSES
+        len(text.encode()) > MAX_PATTERN_BYTES
+        or text.count("[") > MAX_CLASSES
+        or unicode_classes > MAX_UNICODE_CLASSES
     ):
         raise re2.error(TOO_LARGE)
     whole = re2.compile(text, _WHOLE)
-    branches = _IN_LINE.sub(lambda found: found[1] or found[2], text)
+    branches = _LITERAL_RUN.sub(lambda match: match[1] or match[2], text)
     try:
         re2.compile(branches, _BRANCHES)
-    except re2.error:  # also where cutting it short has made it wrong, as \pLu
+    except re2.error:  # also if shortening has made the pattern invalid, as in \pLu
         re2.compile(text, _BRANCHES)
     return whole
 
 
-def _why(error: re2.error) -> str:
-    said = error.args[0] if error.args else ""
-    why = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
-    return TOO_LARGE if "too large" in why else why
+def _reason(error: re2.error) -> str:
+    message = error.args[0] if error.args else ""
+    text = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
+    return TOO_LARGE if "too large" in text else text
 
 
 def expand(text: str, **values: str) -> str:
-    """A pattern with its variables: `{username}` is the name itself, never a pattern."""
+    """Replace variables such as `{username}` by their values, escaped to match literally."""
     for name, value in values.items():
         text = text.replace("{" + name + "}", re2.escape(value))
     return text

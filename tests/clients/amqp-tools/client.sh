@@ -1,5 +1,5 @@
 #!/bin/sh
-# The programs of amqp-tools do everyday things; each step prints its name when it went well.
+# The programs of amqp-tools perform common operations; each step prints its name when it succeeds.
 set -eu
 url=$1
 queue=$2-q

@@ -1,4 +1,4 @@
-/* C's librabbitmq does everyday things; each step prints its name when it went as it should. */
+/* C's librabbitmq performs common operations; each step prints its name when it succeeds. */
 #include <amqp.h>
 #include <amqp_framing.h>
 #include <amqp_tcp_socket.h>
@@ -204,13 +204,13 @@ int main(int count, char **arguments) {
     got = next();
     amqp_basic_reject(link_to, 1, got->delivery_tag, 0);
     amqp_destroy_envelope(got);
-    amqp_basic_consume(link_to, 1, queue, amqp_cstring_bytes("grave"), 0, 1, 0, amqp_empty_table);
+    amqp_basic_consume(link_to, 1, queue, amqp_cstring_bytes("dead-letters"), 0, 1, 0, amqp_empty_table);
     did("basic.consume");
     got = next();
     check(same(got->message.body, "dead"), "dead body");
     check(got->message.properties._flags & AMQP_BASIC_HEADERS_FLAG, "x-death");
     amqp_destroy_envelope(got);
-    amqp_basic_cancel(link_to, 1, amqp_cstring_bytes("grave"));
+    amqp_basic_cancel(link_to, 1, amqp_cstring_bytes("dead-letters"));
     did("basic.cancel");
     done("dead-letter");
 

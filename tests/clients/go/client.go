@@ -1,4 +1,4 @@
-// Go's amqp091-go does everyday things; each step prints its name when it went as it should.
+// Go's amqp091-go performs common operations; each step prints its name when it succeeds.
 package main
 
 import (
@@ -147,13 +147,13 @@ func main() {
 	doomed, err := channel.Consume(dying, "doomed", false, false, false, false, nil)
 	must(err)
 	must(nextReject(doomed))
-	grave, err := channel.Consume(queue, "grave", false, false, false, false, nil)
+	deadLetters, err := channel.Consume(queue, "dead-letters", false, false, false, false, nil)
 	must(err)
-	dead := next(grave)
+	dead := next(deadLetters)
 	death := dead.Headers["x-death"].([]interface{})[0].(amqp.Table)
 	check(death["reason"] == "rejected" && death["count"] == int64(1) && death["queue"] == dying, death)
 	must(dead.Ack(false))
-	must(channel.Cancel("grave", false))
+	must(channel.Cancel("dead-letters", false))
 	done("dead-letter")
 
 	transactional, err := connection.Channel()

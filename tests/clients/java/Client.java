@@ -1,4 +1,4 @@
-// Java's amqp-client does everyday things; each step prints its name when it went as it should.
+// Java's amqp-client performs common operations; each step prints its name when it succeeds.
 import com.rabbitmq.client.AMQP;
 import com.rabbitmq.client.Channel;
 import com.rabbitmq.client.Connection;
@@ -158,14 +158,14 @@ public class Client {
         String doomedTag = channel.basicConsume(dying, false, doomed);
         channel.basicPublish("", dying, null, "dead".getBytes());
         channel.basicReject(next(doomed.arrived).envelope().getDeliveryTag(), false);
-        Reader grave = new Reader(channel);
-        String graveTag = channel.basicConsume(queue, false, grave);
-        Delivery dead = next(grave.arrived);
+        Reader deadLetters = new Reader(channel);
+        String deadLetterTag = channel.basicConsume(queue, false, deadLetters);
+        Delivery dead = next(deadLetters.arrived);
         Map<?, ?> death = (Map<?, ?>) ((List<?>) dead.properties().getHeaders().get("x-death")).get(0);
         check(death.get("reason").toString().equals("rejected"), death);
         check(((Long) death.get("count")) == 1L, death);
         channel.basicAck(dead.envelope().getDeliveryTag(), false);
-        channel.basicCancel(graveTag);
+        channel.basicCancel(deadLetterTag);
         done("dead-letter");
 
         Channel transactional = connection.createChannel();

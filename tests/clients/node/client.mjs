@@ -1,4 +1,4 @@
-// Node's amqplib does everyday things; each step prints its name when it went as it should.
+// Node's amqplib performs common operations; each step prints its name when it succeeds.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { setTimeout as pause } from 'node:timers/promises';
@@ -99,13 +99,13 @@ await channel.assertQueue(dying, {
 channel.sendToQueue(dying, Buffer.from('dead'));
 const doomed = await consumer(channel, dying);
 channel.reject(await doomed.next(), false);
-const grave = await consumer(channel, queue);
-const dead = await grave.next();
+const deadLetters = await consumer(channel, queue);
+const dead = await deadLetters.next();
 assert.equal(text(dead), 'dead');
 assert.equal(dead.properties.headers['x-death'][0].reason, 'rejected');
 assert.equal(dead.properties.headers['x-first-death-queue'], dying);
 channel.ack(dead);
-await channel.cancel(grave.tag);
+await channel.cancel(deadLetters.tag);
 done('dead-letter');
 
 const server = await connection.createChannel();

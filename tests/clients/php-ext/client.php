@@ -1,5 +1,5 @@
 <?php
-// PHP's extension amqp does everyday things; each step prints its name when it went as it should.
+// PHP's extension amqp performs common operations; each step prints its name when it succeeds.
 [, $url, $prefix] = $argv;
 $at = parse_url($url);
 $named = fn (string $what): string => "$prefix-$what";

@@ -1,5 +1,5 @@
 <?php
-// PHP's php-amqplib does everyday things; each step prints its name when it went as it should.
+// PHP's php-amqplib performs common operations; each step prints its name when it succeeds.
 require_once 'PhpAmqpLib/autoload.php';
 
 use PhpAmqpLib\Channel\AMQPChannel;
@@ -34,7 +34,7 @@ function connect(array $at, int $heartbeat = 0): AMQPStreamConnection
     );
 }
 
-/** Waits until a call-back has put something into the list, and takes it out. */
+/** Waits until a callback has appended to the list, and removes the item. */
 function take(AMQPChannel $channel, array &$arrived): mixed
 {
     while (!$arrived) {
@@ -138,12 +138,12 @@ $doomed->basic_consume($dying, 'doomed', false, false, false, false, function ($
     $dead[] = $one;
 });
 take($doomed, $dead)->reject(false);
-$channel->basic_consume($queue, 'grave', false, false, false, false, $keep);
+$channel->basic_consume($queue, 'dead-letters', false, false, false, false, $keep);
 $message = take($channel, $arrived);
 $death = $message->get('application_headers')->getNativeData()['x-death'][0];
 check($message->body === 'dead' && $death['reason'] === 'rejected' && $death['count'] === 1, $death);
 $message->ack();
-$channel->basic_cancel('grave');
+$channel->basic_cancel('dead-letters');
 done('dead-letter');
 
 $transactional = $connection->channel();
@@ -184,7 +184,7 @@ try {
 }
 done('refused');
 
-while (microtime(true) < $idleSince + 6.5) { // twice and a half the heartbeat, and more
+while (microtime(true) < $idleSince + 6.5) { // more than two and a half heartbeat intervals
     usleep(400000);
     $idle->checkHeartBeat();
 }

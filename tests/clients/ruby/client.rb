@@ -1,4 +1,4 @@
-# Ruby's bunny does everyday things; each step prints its name when it went as it should.
+# Ruby's bunny performs common operations; each step prints its name when it succeeds.
 require 'bunny'
 require 'timeout'
 
@@ -88,13 +88,13 @@ doomed.on_delivery { |delivery, _, _| channel.reject(delivery.delivery_tag, fals
 doomed.on_cancellation { cancelled << true }
 dying.subscribe_with(doomed)
 dying.publish('dead')
-graves = Queue.new
-grave = queue.subscribe(manual_ack: true) { |*delivery| graves << delivery }
-info, properties, body = within { graves.pop }
+dead_letters = Queue.new
+dead_letter_consumer = queue.subscribe(manual_ack: true) { |*delivery| dead_letters << delivery }
+info, properties, body = within { dead_letters.pop }
 death = properties.headers['x-death'][0]
 check body == 'dead' && death['reason'] == 'rejected' && death['count'] == 1, death
 channel.ack(info.delivery_tag)
-grave.cancel
+dead_letter_consumer.cancel
 done 'dead-letter'
 
 transactional = connection.create_channel

@@ -1,4 +1,4 @@
-"""A client for the HTTP API that quotes the parts of a path and checks what must hold always."""
+"""A client for the HTTP API that quotes path segments and checks every response."""
 
 from __future__ import annotations
 

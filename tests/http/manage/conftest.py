@@ -1,4 +1,4 @@
-"""A real broker per test module, on a thread of its own, and clients for its HTTP API.
+"""A real broker per test module, on its own thread, and clients for its HTTP API.
 
 Each test gets a vhost of its own, so that tests of one module see nothing of each other.
 """
@@ -14,8 +14,8 @@ import pytest
 
 from leveret.broker import Broker
 from leveret.launch import ThreadedBroker, in_process_settings
-from tests.http.answers import Checker
 from tests.http.manage.client import Api
+from tests.http.response_checker import Checker
 
 _numbers = itertools.count(1)
 
@@ -28,7 +28,7 @@ def leveret() -> Iterator[ThreadedBroker]:
 
 @pytest.fixture(scope="module")
 def hub(leveret: ThreadedBroker) -> Broker:
-    """For looking only: it belongs to the broker's thread."""
+    """For reading only: it belongs to the broker's thread."""
     assert leveret.running is not None
     return leveret.running.broker
 
@@ -88,7 +88,7 @@ def channel(connect: Callable[..., Any], vhost: str) -> Any:
 
 @pytest.fixture
 def moved(api):
-    """What a test imports is gone after it."""
+    """Definitions that a test imports are deleted after it."""
     yield "moved"
     api.call("DELETE", "vhosts", "moved")
     api.call("DELETE", "users", "porter")

@@ -1,4 +1,4 @@
-"""A file of definitions that RabbitMQ wrote."""
+"""Definitions exported by RabbitMQ."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import pika
 import pytest
 
-from leveret.broker.access import logins
+from leveret.broker.access import authentication
 from leveret.launch import ThreadedBroker, in_process_settings
 from tests.http.manage.client import Api
 
@@ -23,7 +23,7 @@ def encoded(text: str) -> str:
 
 @pytest.fixture
 def user(api):
-    """A user without permissions, gone after the test."""
+    """A user without permissions, deleted after the test."""
     api.put("users", "u", body={"password": "pw", "tags": "management"})
     yield "u"
     api.call("DELETE", "users", "u")
@@ -32,7 +32,7 @@ def user(api):
 # Vhosts ------------------------------------------------------------------------------------------
 
 
-def test_vhost_is_made_changed_and_deleted(api):
+def test_vhost_is_created_changed_and_deleted(api):
     body = {"description": "for tests", "tags": "a, b", "default_queue_type": "quorum"}
     assert api.put("vhosts", "v/1", body=body) == 201
     row = api.get("vhosts", "v/1")
@@ -47,7 +47,7 @@ def test_vhost_is_made_changed_and_deleted(api):
     assert api.refused("DELETE", "vhosts", "v/1")[0] == 404
 
 
-def test_who_makes_a_vhost_may_use_it(api, vhost):
+def test_creator_of_a_vhost_may_use_it(api, vhost):
     assert api.get("vhosts", vhost, "permissions") == [
         {"user": "guest", "vhost": vhost, **EVERYTHING}
     ]
@@ -85,7 +85,7 @@ def closed_with(connection) -> tuple[int, str]:
     return caught.value.reply_code, caught.value.reply_text
 
 
-def test_tracing_is_kept(api, vhost):
+def test_tracing_is_stored(api, vhost):
     api.put("vhosts", vhost, body={"tracing": True})
     assert api.get("vhosts", vhost)["tracing"] is True
 
@@ -101,7 +101,7 @@ def test_other_users_see_only_their_vhosts(api, vhost, user, sign_in):
 # Users -------------------------------------------------------------------------------------------
 
 
-def test_user_is_made_changed_and_deleted(api):
+def test_user_is_created_changed_and_deleted(api):
     assert api.put("users", "w", body={"password": "pw", "tags": "management, monitoring"}) == 201
     row = api.get("users", "w")
     assert row["tags"] == ["management", "monitoring"] and row["limits"] == {}
@@ -121,7 +121,7 @@ def test_user_is_made_changed_and_deleted(api):
         ("rabbit_password_hashing_md5", hashlib.md5),
     ],
 )
-def test_hashed_passwords_of_rabbitmq_let_in(api, sign_in, name, digest):
+def test_rabbitmq_password_hashes_are_accepted(api, sign_in, name, digest):
     hashed = base64.b64encode(b"salt" + digest(b"salt" + b"secret").digest()).decode()
     body = {"password_hash": hashed, "hashing_algorithm": name, "tags": "management"}
     api.put("users", "hashed", body=body)
@@ -151,15 +151,15 @@ def test_user_without_password_cannot_log_in(api, sign_in):
                 ),
                 "tags": "",
             },
-            "costs too much",
+            "has cost",
         ),
-        ({"password_hash": encoded("$argon2id$v=19$m=1"), "tags": ""}, "is not of the text"),
+        ({"password_hash": encoded("$argon2id$v=19$m=1"), "tags": ""}, "must be an Argon2id text"),
         ({"password": "", "tags": ""}, "empty"),
         ({"password": "x", "tags": 5}, "tags"),
         ({"password": "x", "tags": ["a,b"]}, "comma"),
     ],
 )
-def test_user_is_refused_in_words(api, body, reason):
+def test_invalid_user_is_refused_with_a_reason(api, body, reason):
     status, said = api.refused("PUT", "users", "bad", body=body)
     assert status == 400 and reason in said
     assert api.refused("GET", "users", "bad")[0] == 404
@@ -224,7 +224,7 @@ def test_permission_is_set_shown_and_cleared(api, vhost, user):
     assert api.refused("DELETE", "permissions", vhost, user)[0] == 404
 
 
-def test_permission_holds_for_amqp_at_once(api, vhost, user, connect):
+def test_permission_takes_effect_for_amqp_at_once(api, vhost, user, connect):
     api.put("permissions", vhost, user, body={"configure": "^mine", "write": "", "read": ""})
     channel = connect(vhost, user, "pw").channel()
     channel.queue_declare("mine-1")
@@ -233,8 +233,8 @@ def test_permission_holds_for_amqp_at_once(api, vhost, user, connect):
     assert caught.value.reply_code == 403
 
 
-def test_the_last_administrator_stays(api):
-    told = "no administrator with a password would be left without 'guest': make another one first"
+def test_last_administrator_cannot_be_removed(api):
+    told = "'guest' is the last administrator with a password; create another administrator first"
     plain = {"password": "x", "tags": "management"}
     for refused in (
         api.refused("DELETE", "users", "guest"),
@@ -252,7 +252,7 @@ def test_the_last_administrator_stays(api):
     assert "administrator" in api.get("users", "guest")["tags"]
 
 
-def test_permission_is_refused_in_words(api, vhost, user):
+def test_invalid_permission_is_refused_with_a_reason(api, vhost, user):
     refused = api.refused("PUT", "permissions", vhost, "nobody", body=EVERYTHING)
     assert refused == (400, "vhost_or_user_not_found")
     assert api.refused("PUT", "permissions", "no", user, body=EVERYTHING)[0] == 400
@@ -279,7 +279,7 @@ def test_topic_permission_is_set_shown_and_cleared(api, vhost, user):
 # The default type of queues ----------------------------------------------------------------------
 
 
-def test_queues_are_of_their_vhosts_default_type(api, vhost, channel):
+def test_default_queue_type_of_a_vhost_applies(api, vhost, channel):
     channel.queue_declare("before", durable=True)
     assert api.put("vhosts", vhost, body={"default_queue_type": "quorum"}) == 204
     channel.queue_declare("before", durable=True)
@@ -302,7 +302,7 @@ def test_queues_are_of_their_vhosts_default_type(api, vhost, channel):
 # Limits ------------------------------------------------------------------------------------------
 
 
-def test_limit_of_queues_is_enforced(api, vhost, channel):
+def test_queue_limit_is_enforced(api, vhost, channel):
     assert api.put("vhost-limits", vhost, "max-queues", body={"value": 1}) == 204
     assert api.get("vhost-limits", vhost) == [{"vhost": vhost, "value": {"max-queues": 1}}]
     channel.queue_declare("one")
@@ -315,7 +315,7 @@ def test_limit_of_queues_is_enforced(api, vhost, channel):
     api.put("queues", vhost, "two")
 
 
-def test_limit_of_connections_is_enforced(api, vhost, connect):
+def test_connection_limit_is_enforced(api, vhost, connect):
     api.put("vhost-limits", vhost, "max-connections", body={"value": 1})
     connect(vhost)
     wanted = r"\(530\) .*: connection limit \(1\) is reached"
@@ -323,7 +323,7 @@ def test_limit_of_connections_is_enforced(api, vhost, connect):
         connect(vhost)
 
 
-def test_limit_of_a_users_connections_is_enforced(api, vhost, user, connect):
+def test_connection_limit_of_a_user_is_enforced(api, vhost, user, connect):
     api.put("permissions", vhost, user, body=EVERYTHING)
     assert api.put("user-limits", user, "max-connections", body={"value": 0}) == 204
     assert api.get("user-limits", user) == [{"user": user, "value": {"max-connections": 0}}]
@@ -337,7 +337,7 @@ def test_limit_of_a_users_connections_is_enforced(api, vhost, user, connect):
     assert api.get("user-limits") == []
 
 
-def test_limit_of_a_users_channels_is_enforced_over_all_connections(api, vhost, user, connect):
+def test_channel_limit_of_a_user_applies_to_all_connections(api, vhost, user, connect):
     api.put("permissions", vhost, user, body=EVERYTHING)
     assert api.put("user-limits", user, "max-channels", body={"value": 2}) == 204
     first, second = connect(vhost, user, "pw"), connect(vhost, user, "pw")
@@ -357,7 +357,7 @@ def test_limit_of_a_users_channels_is_enforced_over_all_connections(api, vhost, 
     assert first.channel().is_open
 
 
-def test_import_beyond_the_limit_of_queues_changes_nothing(api, vhost):
+def test_import_beyond_the_queue_limit_changes_nothing(api, vhost):
     api.put("queues", vhost, "there")
     api.put("vhost-limits", vhost, "max-queues", body={"value": 2})
     queues: list[Any] = [
@@ -370,7 +370,7 @@ def test_import_beyond_the_limit_of_queues_changes_nothing(api, vhost):
     assert api.call("POST", "definitions", vhost, body={"queues": queues[:2]}).status_code == 204
 
 
-def test_limits_are_refused_in_words(api, vhost, user):
+def test_invalid_limits_are_refused_with_a_reason(api, vhost, user):
     assert "unknown limit" in api.refused(
         "PUT", "vhost-limits", vhost, "max-joy", body={"value": 1})[1]  # fmt: skip
     assert api.refused("PUT", "vhost-limits", vhost, "max-queues", body={"value": "x"})[0] == 400
@@ -380,8 +380,8 @@ def test_limits_are_refused_in_words(api, vhost, user):
 
 
 def test_accounts_survive_a_restart(tmp_path, monkeypatch):
-    # A second after its first log-in guest's password would be hashed anew.
-    monkeypatch.setattr(logins, "UPGRADE_SECONDS", 3600.0)
+    # Otherwise guest's password hash would be upgraded a second after its first login.
+    monkeypatch.setattr(authentication, "CONVERT_SECONDS", 3600.0)
     settings = in_process_settings(http_enabled=True, data_dir=tmp_path)
     with ThreadedBroker(settings) as running:
         api = Api(running.http_url)

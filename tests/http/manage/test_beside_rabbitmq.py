@@ -1,4 +1,4 @@
-"""Definitions to and from a real RabbitMQ: what Leveret writes it reads, and the other way."""
+"""Definitions move between Leveret and a real RabbitMQ, in both directions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.http.manage.client import Api
-from tests.http.manage.rabbitmq import running_rabbitmq
 from tests.http.manage.sample import FROM_RABBITMQ, of_vhost
+from tests.plugin.test_plugin import check_portable_tests
+from tests.support.rabbitmq import running_rabbitmq
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def started() -> Iterator[str]:
 
 @pytest.fixture
 def rabbitmq(started: str) -> Iterator[Api]:
-    """A RabbitMQ that knows nothing of vhost `moved`."""
+    """A RabbitMQ without the vhost `moved`."""
     api = Api(started)
     yield api
     api.call("DELETE", "vhosts", "moved")
@@ -27,7 +28,13 @@ def rabbitmq(started: str) -> Iterator[Api]:
     api.http.close()
 
 
-def test_definitions_move_both_ways(api, moved, rabbitmq):
+def test_plugin_runs_tests_against_rabbitmq(started, rabbitmq, tmp_path):
+    listeners = rabbitmq.get("overview")["listeners"]
+    (port,) = [row["port"] for row in listeners if row["protocol"] == "amqp"]
+    check_portable_tests(tmp_path, f"amqp://guest:guest@127.0.0.1:{port}/", started)
+
+
+def test_definitions_move_to_rabbitmq_and_back(api, moved, rabbitmq):
     assert api.post("definitions", body=FROM_RABBITMQ) == 204
     ours = of_vhost(api.get("definitions"))
     users = [row for row in api.get("definitions")["users"] if row["name"] == "porter"]
@@ -43,7 +50,7 @@ def test_definitions_move_both_ways(api, moved, rabbitmq):
     assert of_vhost(api.get("definitions")) == ours
 
 
-def test_rabbitmq_imports_the_export_with_all_that_is_only_ours(api, moved, rabbitmq):
+def test_rabbitmq_imports_an_export_with_leveret_definitions(api, moved, rabbitmq):
     api.put("vhosts", moved, body={"description": "d", "default_queue_type": "quorum"})
     api.put("users", "porter", body={"password": "pw", "tags": "monitoring"})
     api.put("user-limits", "porter", "max-channels", body={"value": 5})

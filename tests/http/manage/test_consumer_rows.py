@@ -1,4 +1,4 @@
-"""Who of several consumers gets the messages, as consumers and queues tell it."""
+"""Which of several consumers is active, in rows of consumers and queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def activity(api, queue):
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_a_single_active_consumer_and_those_who_wait(api, channel, kind):
+def test_single_active_consumer_and_waiting_consumers(api, channel, kind):
     queue = f"single-{kind}"
     arguments = {"x-queue-type": kind, "x-single-active-consumer": True}
     channel.queue_declare(queue, durable=True, arguments=arguments)
@@ -38,7 +38,7 @@ def test_a_single_active_consumer_and_those_who_wait(api, channel, kind):
     channel.queue_delete(queue)
 
 
-def test_an_exclusive_consumer_is_named(api, channel):
+def test_exclusive_consumer_tag_is_shown(api, channel):
     channel.queue_declare("held")
     channel.basic_consume("held", lambda *_: None, consumer_tag="mine", exclusive=True)
     row = api.get("queues", "/", "held")
@@ -47,7 +47,7 @@ def test_an_exclusive_consumer_is_named(api, channel):
     channel.queue_delete("held")
 
 
-def test_one_node_is_all_members_of_what_rabbitmq_would_replicate(api, vhost):
+def test_quorum_queues_and_streams_have_one_member(api, vhost):
     node = api.get("overview")["node"]
     for kind in ("quorum", "stream"):
         api.put("queues", vhost, kind, body={"durable": True, "arguments": {"x-queue-type": kind}})

@@ -1,4 +1,4 @@
-"""Definitions out and in: whole, per vhost, twice, wrong."""
+"""Export and import of definitions: whole broker, one vhost, repeated, invalid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support import wire
 from tests.support.rawclient import RawClient
 
 
-def test_file_of_rabbitmq_comes_out_as_it_went_in(api, moved):
+def test_rabbitmq_file_round_trip(api, moved):
     assert api.post("definitions", body=FROM_RABBITMQ) == 204
     out = api.get("definitions")
     assert of_vhost(out) == of_vhost(FROM_RABBITMQ)
@@ -28,7 +28,7 @@ def test_file_of_rabbitmq_comes_out_as_it_went_in(api, moved):
     assert api.get("operator-policies", moved)[0]["name"] == "p2"
 
 
-def test_importing_twice_is_importing_once(api, moved):
+def test_import_is_idempotent(api, moved):
     api.post("definitions", body=FROM_RABBITMQ)
     once = api.get("definitions")
     api.post("definitions", body=FROM_RABBITMQ)
@@ -36,7 +36,7 @@ def test_importing_twice_is_importing_once(api, moved):
     assert api.get("definitions") == once
 
 
-def test_existing_queues_stay_as_they_are(api, vhost):
+def test_existing_queues_are_unchanged(api, vhost):
     api.put("queues", vhost, "q", body={"durable": True})
     other = {"name": "q", "durable": False, "auto_delete": True, "arguments": {"x-max-length": 1}}
     api.post("definitions", vhost, body={"queues": [other]})
@@ -44,7 +44,7 @@ def test_existing_queues_stay_as_they_are(api, vhost):
     assert (row["durable"], row["auto_delete"], row["arguments"]) == (True, False, {})
 
 
-def test_one_vhost_moves_into_another(api, moved, vhost):
+def test_vhost_is_imported_into_another(api, moved, vhost):
     api.post("definitions", body=FROM_RABBITMQ)
     part = api.get("definitions", moved)
     assert not {"users", "vhosts", "permissions"} & part.keys()
@@ -56,7 +56,7 @@ def test_one_vhost_moves_into_another(api, moved, vhost):
 
 
 def test_form_with_a_file_is_imported(api, vhost):
-    arguments = {"x-of": "\N{RABBIT}"}  # written as two halves, both escaped
+    arguments = {"x-of": "\N{RABBIT}"}  # written as two escaped surrogates
     queue = {"name": "from-form", "durable": True, "arguments": arguments}
     content = json.dumps({"queues": [queue]}).encode()
     where = f"/api/definitions/{vhost.replace('/', '%2F')}"
@@ -67,19 +67,19 @@ def test_form_with_a_file_is_imported(api, vhost):
     assert answer.status_code == 400 and "no field named file" in answer.text
 
 
-def test_export_can_be_saved_as_a_file(api):
+def test_export_as_a_download(api):
     answer = api.call("GET", "definitions", download='a"\r\nb.json')
     assert answer.headers["content-disposition"] == 'attachment; filename="a___b.json"'
 
 
-def test_exclusive_queues_and_built_in_exchanges_stay_home(api, vhost, channel):
+def test_exclusive_queues_and_predeclared_exchanges_are_not_exported(api, vhost, channel):
     channel.queue_declare("private", exclusive=True)
     channel.queue_bind("private", "amq.direct", "k")
     part = api.get("definitions", vhost)
     assert (part["queues"], part["exchanges"], part["bindings"]) == ([], [], [])
 
 
-def test_partitioned_log_comes_back_as_one(api, vhost):
+def test_partitioned_log_round_trip(api, vhost):
     body = {"partitions": 2, "max_age": "7D", "cleanup_policy": "compact"}
     api.put("logs", vhost, "events", body=body)
     api.post("logs", vhost, "events", "publish", body={"records": [{"key": "k", "value": "v"}]})
@@ -121,9 +121,9 @@ PATTERNS = {"configure": ".*", "write": ".*", "read": ".*"}
         ({"parameters": [{"component": "vhost-limits", "name": "limits", "value": {"odd": 1}}]},
          "unknown limit 'odd'"),
         ({"parameters": [{"component": "x-deduplication queue q", "name": "k", "value": 5}]},
-         "parameters[0]: component 'x-deduplication queue q' is the broker's own"),
+         "parameters[0]: component 'x-deduplication queue q' is reserved for the broker"),
         ({"parameters": [{"component": "x-clock", "name": "moves", "value": {}}]},
-         "parameters[0]: component 'x-clock' is the broker's own"),
+         "parameters[0]: component 'x-clock' is reserved for the broker"),
         ({"bindings": [{"source": "no", "destination": "q", "destination_type": "queue"}]},
          "no queue 'q'"),
         ({"queues": [ROW], "bindings": [{"source": "no", "destination": "q"}]}, "exchange 'no'"),
@@ -147,7 +147,7 @@ PATTERNS = {"configure": ".*", "write": ".*", "read": ".*"}
         ({"queues": [ROW], "bindings": [BINDING | {"source": "amq.odd"}]}, "exchange 'amq.odd'"),
     ],
 )  # fmt: skip
-def test_wrong_file_changes_nothing(api, vhost, wrong, reason):
+def test_invalid_file_changes_nothing(api, vhost, wrong, reason):
     good = {"name": "good", "durable": True, "auto_delete": False, "arguments": {}}
     body = wrong
     if isinstance(wrong, dict) and isinstance(wrong.get("queues", []), list):
@@ -158,14 +158,14 @@ def test_wrong_file_changes_nothing(api, vhost, wrong, reason):
     assert api.get("queues", vhost) == api.get("policies", vhost) == []
 
 
-def test_exchange_of_a_reserved_name_changes_nothing(api, vhost):
+def test_exchange_with_a_reserved_name_changes_nothing(api, vhost):
     body = {"exchanges": [ROW | {"name": "amq.mine", "type": "direct"}], "queues": [ROW]}
     status, said = api.refused("POST", "definitions", vhost, body=body)
     assert (status, said) == (403, "exchange name 'amq.mine' contains reserved prefix 'amq.*'")
     assert api.get("queues", vhost) == []
 
 
-def test_queue_named_by_a_server_is_taken(api, vhost):
+def test_server_named_queue_is_imported(api, vhost):
     binding = BINDING | {"destination": "amq.gen-abc"}
     body = {"queues": [ROW | {"name": "amq.gen-abc"}], "bindings": [binding]}
     for _ in range(2):
@@ -185,14 +185,14 @@ def test_queue_named_by_a_server_is_taken(api, vhost):
         ({"users": [{"name": "u", "password_hash": "", "tags": 5}]}, "'tags' must be"),
     ],
 )  # fmt: skip
-def test_wrong_file_of_a_whole_broker_changes_nothing(api, wrong, reason):
+def test_invalid_file_of_a_whole_broker_changes_nothing(api, wrong, reason):
     before = api.get("definitions")
     status, said = api.refused("POST", "definitions", body=wrong | {"vhosts": [{"name": "made"}]})
     assert status == 400 and reason in said
     assert api.get("definitions") == before
 
 
-def test_what_is_no_json_is_refused(api):
+def test_invalid_json_is_refused(api):
     answer = api.http.post("/api/definitions", content=b"{]")
     assert answer.status_code == 400 and "JSON" in answer.json()["reason"]
 
@@ -204,15 +204,15 @@ def test_only_administrators_import(api, sign_in):
     api.delete("users", "m")
 
 
-def test_old_forms_of_rabbitmq_are_read(api):
-    """3.6 wrote tags as one text; a plain password and missing lists are fine, too."""
+def test_old_rabbitmq_formats_are_accepted(api):
+    """3.6 wrote tags as one string; a plain password and missing lists are accepted as well."""
     users = [{"name": "old", "password": "pw", "tags": "administrator"}]
     api.post("definitions", body={"users": users})
     assert api.get("users", "old")["tags"] == ["administrator"]
     api.delete("users", "old")
 
 
-def test_users_that_rabbitmq_could_not_check_are_kept_from_it(api, vhost):
+def test_users_with_argon2id_hashes_are_in_the_leveret_section(api, vhost):
     rights = {"configure": "", "write": "", "read": ".*"}
     topic = {"exchange": "amq.topic", "write": "a", "read": "b"}
     api.put("users", "ann", body={"password": "pw", "tags": "monitoring"})
@@ -228,7 +228,7 @@ def test_users_that_rabbitmq_could_not_check_are_kept_from_it(api, vhost):
     assert own["topic_permissions"] == [{"user": "ann", "vhost": vhost, **topic}]
 
     api.delete("users", "ann")
-    assert api.post("definitions", vhost, body=out) == 204  # into one vhost: users are not of it
+    assert api.post("definitions", vhost, body=out) == 204  # a single vhost has no users
     assert api.refused("GET", "users", "ann")[0] == 404
     assert api.post("definitions", body=out) == 204
     assert api.get("definitions") == out
@@ -236,20 +236,20 @@ def test_users_that_rabbitmq_could_not_check_are_kept_from_it(api, vhost):
 
 
 @pytest.mark.parametrize("loses", [{"tags": ""}, {"tags": "administrator", "password_hash": ""}])
-def test_a_file_cannot_shut_out_the_last_administrator(api, loses):
+def test_import_cannot_remove_the_last_administrator(api, loses):
     mine = api.get("users", "guest")
     body = {"users": [mine | loses]}
     status, reason = api.refused("POST", "definitions", body=body)
-    assert status == 400 and "would be left without 'guest'" in reason
+    assert status == 400 and "'guest' is the last administrator" in reason
     other = {"name": "boss", "password": "pw", "tags": "administrator"}
     assert api.post("definitions", body={"users": [mine | loses, other]}) == 204
     boss = Api(str(api.http.base_url), "boss", "pw")
-    boss.put("users", "guest", body=mine)  # with the same hash: the others find what they know
+    boss.put("users", "guest", body=mine)  # the same hash, for the other tests
     boss.http.close()
     api.delete("users", "boss")
 
 
-def test_own_users_are_judged_like_others(api):
+def test_users_in_the_leveret_section_are_checked(api):
     own = {"users": [{"name": "u", "password_hash": "%", "tags": ""}]}
     status, reason = api.refused("POST", "definitions", body={"leveret": own})
     assert status == 400 and reason.startswith("leveret.users[0]: ")
@@ -272,10 +272,10 @@ def test_imported_definitions_survive_a_restart(tmp_path):
     assert after == before
 
 
-# What RabbitMQ does not know ---------------------------------------------------------------------
+# The section leveret -----------------------------------------------------------------------------
 
 
-def test_what_is_only_ours_is_in_a_section_of_its_own(api, vhost):
+def test_leveret_extensions_are_in_the_leveret_section(api, vhost):
     body = {"pattern": "^q", "definition": {"history": "off", "max-length": 7}}
     api.put("policies", vhost, "p", body=body)
     api.put("operator-policies", vhost, "o", body=body | {"definition": {"history": "full"}})
@@ -302,8 +302,8 @@ def test_what_is_only_ours_is_in_a_section_of_its_own(api, vhost):
     assert api.get("parameters", "operator_policy")[0]["value"]["definition"] == {"history": "full"}
 
 
-def test_own_section_adds_to_what_was_edited(api, vhost):
-    """A file whose main part was changed by hand keeps the change."""
+def test_leveret_section_is_added_to_edited_objects(api, vhost):
+    """Manual changes in the main part of a file are kept."""
     own = {
         "policies": [{"name": "p", "pattern": "^old", "definition": {"history": "off"}}],
         "queues": [{"name": "gone", "arguments": {"x-delivery-limit": 1}}],
@@ -327,7 +327,7 @@ def test_own_section_adds_to_what_was_edited(api, vhost):
         ({"queues": [{"name": "q", "arguments": {"x-queue-type": "odd"}}]}, "unknown type 'odd'"),
     ],
 )
-def test_wrong_own_section_is_refused(api, vhost, own, reason):
+def test_invalid_leveret_section_is_refused(api, vhost, own, reason):
     body = {"queues": [ROW], "leveret": own}
     if reason is None:
         assert api.post("definitions", vhost, body=body) == 204
@@ -353,18 +353,18 @@ def test_wrong_own_section_is_refused(api, vhost, own, reason):
     ],
     ids=lambda where: where[0],
 )
-def test_numbers_that_json_or_64_bits_cannot_hold_are_refused(api, vhost, where, number):
+def test_numbers_beyond_json_or_64_bits_are_refused(api, vhost, where, number):
     *parts, body = where
     path = "/api/" + "/".join(quote(part.format(vhost=vhost), safe="") for part in parts)
     answer = api.http.put(path, content=body % number, headers=JSON)
     assert answer.status_code == 400, answer.text
-    assert "64" in answer.text or "inf is not a number" in answer.text
+    assert "64" in answer.text or "inf is not a valid JSON number" in answer.text
 
 
-def test_what_is_exported_can_be_imported_whatever_it_was_made_of(api, vhost, hub, leveret):
-    """Numbers that JSON cannot say came over AMQP, or are from before they were refused."""
-    hub.parameters._held[vhost, "shovel", "big"] = {"value": 2**70}
-    hub.parameters._held[vhost, "shovel", "endless"] = [float("inf")]
+def test_every_export_can_be_imported(api, vhost, hub, leveret):
+    """Numbers that JSON cannot express came over AMQP, or were stored by older versions."""
+    hub.parameters._values[vhost, "shovel", "big"] = {"value": 2**70}
+    hub.parameters._values[vhost, "shovel", "endless"] = [float("inf")]
     with RawClient(*leveret.amqp_address) as client:
         channel = client.handshake(vhost=vhost).channel()
         for name in ("nan", "inf"):
@@ -383,7 +383,7 @@ def test_what_is_exported_can_be_imported_whatever_it_was_made_of(api, vhost, hu
     }
 
 
-def test_a_parameter_of_no_vhost_is_refused(api):
+def test_parameter_without_a_vhost_is_refused(api):
     row = {"vhost": "", "component": "shovel", "name": "p", "value": 1}
     status, reason = api.refused("POST", "definitions", body={"parameters": [row]})
     assert (status, reason) == (400, "parameters[0]: 'vhost' is empty")

@@ -1,4 +1,4 @@
-"""Events of changes made over HTTP name who asked for them."""
+"""Events of changes made over HTTP name the user of the request."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pika
 import pytest
 
-from leveret.broker.acting import INTERNAL_USER, Acting
+from leveret.broker.events.actor import INTERNAL_USER, CurrentActor
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def listening(channel, *keys):
 
 
 def told(channel, queue, last):
-    """Keys of the events up to the last, and who they say it was."""
+    """Keys of the events up to the last, and the users they name."""
     keys, users = [], set()
     for _ in range(3_000):
         method, properties, _ = channel.basic_get(queue, auto_ack=True)
@@ -40,7 +40,7 @@ def told(channel, queue, last):
     return keys, users
 
 
-def test_who_asked_over_http(api, sign_in, events):
+def test_events_name_the_user_of_the_request(api, sign_in, events):
     heard = listening(events, "user.created", "user.password.changed", "user.deleted",
                       "permission.*", "queue.*", "policy.*", "vhost.#")  # fmt: skip
     api.put("users", "boss", body={"password": "pw", "tags": "administrator"})
@@ -65,45 +65,45 @@ def test_who_asked_over_http(api, sign_in, events):
     assert told(events, heard, "user.deleted") == (["user.deleted"], {"guest"})
 
 
-def test_what_nobody_asked_for(leveret, events):
+def test_internal_changes_are_made_by_the_internal_user(leveret, events):
     heard = listening(events, "queue.deleted")
     with pika.BlockingConnection(pika.URLParameters(leveret.url)) as other:
         other.channel().queue_declare("", exclusive=True)
     assert told(events, heard, "queue.deleted") == (["queue.deleted"], {INTERNAL_USER})
 
 
-def test_a_name_holds_only_while_its_work_runs():
-    acting, seen = Acting(), []
+def test_actor_is_set_only_while_its_coroutine_runs():
+    actor, seen = CurrentActor(), []
 
     async def work(gate):
-        seen.append(acting.name)
+        seen.append(actor.name)
         try:
             await gate.wait()
         finally:
-            seen.append(acting.name)
+            seen.append(actor.name)
         return "done"
 
     async def named(name, gate):
-        return await acting.throughout(name, work(gate))
+        return await actor.run_as(name, work(gate))
 
     async def two():
         gate = asyncio.Event()
         task = asyncio.create_task(named("ann", gate))
         gone = asyncio.create_task(named("bob", gate))
         await asyncio.sleep(0)
-        assert (seen, acting.name) == (["ann", "bob"], INTERNAL_USER)
+        assert (seen, actor.name) == (["ann", "bob"], INTERNAL_USER)
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
         gate.set()
         assert await task == "done"
-        assert (seen[2:], acting.name) == (["bob", "ann"], INTERNAL_USER)
+        assert (seen[2:], actor.name) == (["bob", "ann"], INTERNAL_USER)
 
     asyncio.run(two())
 
 
 @pytest.mark.parametrize("value", [{"k" * 300: 1}, 2**63, [[[[1]]] * 3, {"a": 2**64 - 1}]])
-def test_what_no_table_can_say_is_told_as_text(api, events, value):
+def test_event_values_that_no_table_can_hold_become_text(api, events, value):
     heard = listening(events, "parameter.set", "queue.created")
     api.put("global-parameters", "odd", body={"value": value})
     refused = api.refused("PUT", "queues", "/", "odd", body={"arguments": {"x-odd": value}})

@@ -1,4 +1,4 @@
-"""An import whose names clash, in itself or with what is there: taken whole, or not at all."""
+"""Imports with name clashes, in the file or with existing objects: all or nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from leveret.broker.definition_file import read
-from leveret.broker.definitions import export_vhost
-from leveret.broker.importing import apply, check
-from leveret.broker.parameters import LIMITS_NAME, VHOST_LIMITS
+from leveret.broker.definitions.export import export_vhost
+from leveret.broker.definitions.file import parse_definitions
+from leveret.broker.definitions.importer import apply_import, check_import
+from leveret.broker.policies.parameters import LIMITS_NAME, VHOST_LIMITS
+from leveret.broker.runtime.slices import run_at_once
 from leveret.model.errors import BrokerError
 
 NAMES = ("x", "x-0", "x-1", "x-0-0", "amq.gen-a")
@@ -58,7 +59,7 @@ documents = st.fixed_dictionaries(
 @example([{"queues": [queue("x-0", "classic")]}, {"queues": [queue("x", "two partitions")]}], -1)
 @example([{"queues": [queue("x", "one partition")]}] * 2, 3)
 def test_refused_import_changes_nothing(leveret, files, limit):
-    """Whatever is refused is so before anything is made; whatever is not, is all there."""
+    """A refused import changes nothing; an accepted one creates everything."""
     hub, name = leveret.running.broker, f"import/{next(_numbers)}"
 
     def import_all() -> None:
@@ -66,14 +67,14 @@ def test_refused_import_changes_nothing(leveret, files, limit):
         hub.parameters.put(name, VHOST_LIMITS, LIMITS_NAME, {"max-queues": limit})
         try:
             for document in files:
-                before = export_vhost(hub, vhost)
+                before = run_at_once(export_vhost(hub, vhost))
                 try:
-                    plan = read(document, name)
-                    check(hub, plan)
+                    plan = run_at_once(parse_definitions(document, name))
+                    run_at_once(check_import(hub, plan))
                 except BrokerError:
-                    assert export_vhost(hub, vhost) == before
+                    assert run_at_once(export_vhost(hub, vhost)) == before
                 else:
-                    apply(hub, plan)
+                    run_at_once(apply_import(hub, plan))
                     assert vhost.queues.keys() >= {row["name"] for row in document["queues"]}
                     assert not 0 <= limit < len(vhost.queues)
         finally:
@@ -102,7 +103,7 @@ PARTITIONED = queue("x", "two partitions")
          "bindings[0]: 'arguments' cannot be written as AMQP"),
     ],
 )  # fmt: skip
-def test_clash_is_told_before_anything_is_made(api, vhost, body, reason):
+def test_clash_is_refused_before_anything_is_created(api, vhost, body, reason):
     api.put("queues", vhost, "there-0", body={"durable": True})
     api.put("exchanges", vhost, "front", body={"type": "direct"})
     before = api.get("definitions", vhost)
@@ -113,7 +114,7 @@ def test_clash_is_told_before_anything_is_made(api, vhost, body, reason):
     assert api.get("definitions", vhost) == before
 
 
-def test_partitions_may_be_named_and_bound_with_their_log(api, vhost):
+def test_partitions_may_be_defined_and_bound_with_their_log(api, vhost):
     body = {
         "queues": [queue("x-1", "log"), PARTITIONED, queue("x-0", "log")],
         "exchanges": [exchange("y", {})],
@@ -125,7 +126,7 @@ def test_partitions_may_be_named_and_bound_with_their_log(api, vhost):
     assert len(api.get("logs", vhost, "x")["partitions"]) == 2
 
 
-def test_default_limit_of_queues_is_judged_before(api, vhost, hub, leveret):
+def test_default_queue_limit_is_checked_first(api, vhost, hub, leveret):
     most = hub.settings.queue_max
     held = leveret.call(lambda: hub.vhosts[vhost])
     leveret.call(lambda: setattr(hub, "settings", replace(hub.settings, queue_max=2)))

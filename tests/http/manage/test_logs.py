@@ -30,7 +30,7 @@ def values(found):
 
 @pytest.fixture
 def log(api, vhost):
-    """A log of two partitions."""
+    """A log with two partitions."""
     api.put("logs", vhost, "l", body={"partitions": 2})
     return "l"
 
@@ -44,7 +44,7 @@ def log(api, vhost):
         ("stream/super-streams", {"binding-keys": "a,b"}),
     ],
 )
-def test_a_log_whose_files_cannot_be_made_is_refused(api, vhost, monkeypatch, way, body):
+def test_log_whose_files_cannot_be_created_is_refused(api, vhost, monkeypatch, way, body):
     real = Path.mkdir
 
     def mkdir(path, *arguments, **options):
@@ -59,7 +59,7 @@ def test_a_log_whose_files_cannot_be_made_is_refused(api, vhost, monkeypatch, wa
     assert api.get("logs", vhost) == []
 
 
-def test_log_is_made_described_listed_and_deleted(api, vhost):
+def test_log_is_created_shown_listed_and_deleted(api, vhost):
     body = {"partitions": 3, "max_age": "7D", "max_length_bytes": 1000, "cleanup_policy": "compact"}
     assert api.put("logs", vhost, "l", body=body) == 201
     assert api.put("logs", vhost, "l", body=body) == 204
@@ -104,7 +104,7 @@ def test_same_key_goes_to_the_same_partition(api, vhost, log):
     assert all(len(partitions) == 1 for partitions in seen.values())
 
 
-def test_octets_and_tombstones(api, vhost):
+def test_binary_values_and_tombstones(api, vhost):
     api.put("logs", vhost, "one", body={"partitions": 1})
     raw = base64.b64encode(b"\xff\x00").decode()
     publish(api, vhost, "one", {"value": raw, "encoding": "base64"}, {"key": "k", "value": None})
@@ -113,7 +113,7 @@ def test_octets_and_tombstones(api, vhost):
     assert (second["key"], second["value"]) == ("k", "")
 
 
-def test_waiting_read_answers_when_a_record_comes(api, vhost, log, leveret):
+def test_waiting_read_returns_when_a_record_arrives(api, vhost, log, leveret):
     answers: list[Any] = []
 
     def read():
@@ -130,7 +130,7 @@ def test_waiting_read_answers_when_a_record_comes(api, vhost, log, leveret):
     assert values(answers[0])[0] == "at last"
 
 
-def test_group_fetches_commits_and_goes_on(api, vhost, log):
+def test_group_fetches_commits_and_continues(api, vhost, log):
     publish(api, vhost, log, *({"value": f"{n}", "partition": n % 2} for n in range(6)))
     where = ("logs", vhost, log, "groups", "g")
     found = api.post(*where, "fetch", body={"count": 4})["records"]
@@ -148,7 +148,7 @@ def test_group_fetches_commits_and_goes_on(api, vhost, log):
     assert [(one["partition"], one["offset"]) for one in left] == [(1, 1), (1, 2)]
 
 
-def test_members_share_a_group(api, vhost, log):
+def test_members_share_the_partitions_of_a_group(api, vhost, log):
     publish(api, vhost, log, *({"value": f"{n}", "partition": n % 2} for n in range(6)))
     where = ("logs", vhost, log, "groups", "g")
     first = api.post(*where, "members", body={"prefetch": 50})
@@ -175,7 +175,16 @@ def test_members_share_a_group(api, vhost, log):
     assert api.delete(*where, "members", second["member"]) == 204
 
 
-def test_group_is_reset_after_a_look(api, vhost, log):
+def test_many_groups_are_listed_in_parts(api, vhost, log):
+    names = [f"g{number}" for number in range(60)]
+    for name in names:
+        api.post("logs", vhost, log, "groups", name, "commit", body={"offsets": {"0": 0}})
+    rows = api.get("logs", vhost, log, "groups")
+    assert [row["group"] for row in rows] == names
+    assert all(len(row["partitions"]) == 2 for row in rows)
+
+
+def test_group_reset_with_and_without_dry_run(api, vhost, log):
     publish(api, vhost, log, *({"value": f"{n}", "partition": 0} for n in range(4)))
     where = ("logs", vhost, log, "groups", "g")
     api.post(*where, "commit", body={"offsets": {"0": 4}})
@@ -207,12 +216,12 @@ def test_group_is_reset_after_a_look(api, vhost, log):
         (("groups", "g", "fetch"), {"count": 0}, 400),
     ],
 )
-def test_nonsense_is_refused_in_words(api, vhost, log, parts, body, status):
+def test_invalid_requests_have_a_reason(api, vhost, log, parts, body, status):
     api.post("logs", vhost, log, "groups", "g", "fetch", body={"count": 1})
     assert api.refused("POST", "logs", vhost, log, *parts, body=body)[0] == status
 
 
-def test_reading_refuses_nonsense(api, vhost, log):
+def test_reading_refuses_invalid_parameters(api, vhost, log):
     for query in ({"partition": 7}, {"offset": "soon"}, {"count": 0}, {"wait": 99}):
         assert api.refused("GET", "logs", vhost, log, "records", **query)[0] in (400, 404)
     assert api.refused("GET", "logs", vhost, "no", "records")[0] == 404
@@ -227,7 +236,7 @@ def test_reading_refuses_nonsense(api, vhost, log):
         ({"reply_to": "amq.rabbitmq.reply-to"}, "fast reply consumer does not exist"),
     ],
 )
-def test_records_are_judged_like_messages(api, vhost, log, properties, reason):
+def test_records_are_validated_like_messages(api, vhost, log, properties, reason):
     both = [{"value": "good"}, {"value": "bad", "properties": properties}]
     body = {"records": both}
     status, said = api.refused("POST", "logs", vhost, log, "publish", body=body)
@@ -253,7 +262,7 @@ def test_records_are_refused_while_an_alarm_is_raised(api, vhost, log, leveret, 
 
 
 @pytest.mark.parametrize("digits", [21, 5000])
-def test_numbers_without_end_are_refused_with_a_sentence(api, vhost, log, digits):
+def test_too_long_numbers_are_refused_with_a_reason(api, vhost, log, digits):
     endless = "9" * digits
     api.post("logs", vhost, log, "groups", "g", "fetch", body={})
     for refused in (
@@ -280,7 +289,7 @@ def test_partitions_count_for_the_limit_of_queues(api, vhost):
     assert api.refused("PUT", "logs", vhost, "m", body={})[0] == 400
 
 
-def test_rights_are_those_of_the_queue(api, vhost, log, sign_in):
+def test_log_permissions_are_those_of_the_queue(api, vhost, log, sign_in):
     api.put("users", "reader", body={"password": "pw", "tags": "management"})
     api.put("permissions", vhost, "reader", body={"configure": "", "write": "", "read": "^l$"})
     reader = sign_in("reader", "pw")
@@ -308,7 +317,7 @@ def test_super_stream_is_a_log(api, vhost):
 
 @pytest.mark.parametrize("partitions", [{"partitions": 1}, {"binding-keys": "a"}])
 @pytest.mark.parametrize("value", ["nested", 1 << 70, {"k" * 300: 1}, "x" * 140_000])
-def test_super_stream_takes_only_arguments_that_amqp_has_room_for(api, vhost, partitions, value):
+def test_super_stream_refuses_arguments_that_amqp_cannot_encode(api, vhost, partitions, value):
     if value == "nested":
         for _ in range(900):
             value = [value]
@@ -330,7 +339,7 @@ def test_super_stream_by_binding_keys(api, vhost):
     assert api.refused("PUT", "stream", "super-streams", vhost, "x", body=both)[0] == 400
 
 
-def test_tracking_tells_committed_offsets(api, vhost):
+def test_tracking_has_committed_offsets(api, vhost):
     api.put("logs", vhost, "one", body={"partitions": 1})
     publish(api, vhost, "one", {"value": "a"}, {"value": "b"})
     api.post("logs", vhost, "one", "groups", "g", "commit", body={"offsets": {"0": 2}})
@@ -338,13 +347,13 @@ def test_tracking_tells_committed_offsets(api, vhost):
     assert api.refused("GET", "stream", vhost, "no", "tracking")[0] == 404
 
 
-def test_nobody_speaks_the_stream_protocol(api, vhost):
+def test_stream_protocol_lists_are_empty(api, vhost):
     for kind in ("connections", "consumers", "publishers"):
         assert api.get("stream", kind) == api.get("stream", kind, vhost) == []
 
 
 @pytest.mark.parametrize("way", ["fetch", "commit", "members"])
-def test_a_groups_name_is_as_long_as_one_over_amqp_may_be(api, vhost, log, way):
+def test_group_name_has_the_same_limit_as_over_amqp(api, vhost, log, way):
     body = {"offsets": {"0": 0}} if way == "commit" else {}
     where = ("logs", vhost, log, "groups")
     for name in ("g" * 256, "g" * 20_000):

@@ -1,4 +1,4 @@
-"""What AMQP could not say is not made over HTTP, either: names and keys have 255 octets at most."""
+"""Limits of AMQP apply over HTTP as well: names and keys have at most 255 bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LONGEST, TOO_LONG = "é" * 127 + "x", "é" * 128
 KEY = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": TOO_LONG}
 
 
-def test_the_longest_names_and_keys(api, vhost):
+def test_longest_names_and_keys_are_accepted(api, vhost):
     assert api.put("queues", vhost, LONGEST) == 201
     assert api.put("exchanges", vhost, LONGEST, body={"type": "topic"}) == 201
     api.post("bindings", vhost, "e", LONGEST, "q", LONGEST, body={"routing_key": LONGEST})
@@ -21,42 +21,42 @@ def test_the_longest_names_and_keys(api, vhost):
 @pytest.mark.parametrize(
     ("method", "path", "body", "reason"),
     [
-        ("PUT", ("queues", "{}", TOO_LONG), {}, "queue name is longer than 255 octets"),
+        ("PUT", ("queues", "{}", TOO_LONG), {}, "queue name is longer than 255 bytes"),
         (
             "PUT",
             ("exchanges", "{}", TOO_LONG),
             {"type": "topic"},
-            "exchange name is longer than 255 octets",
+            "exchange name is longer than 255 bytes",
         ),
         (
             "POST",
             ("bindings", "{}", "e", "amq.topic", "q", "q"),
             {"routing_key": TOO_LONG},
-            "routing key is longer than 255 octets",
+            "routing key is longer than 255 bytes",
         ),
-        ("PUT", ("queues", "{}", "d"), {"arguments": KEY}, "is not a string of at most 255 octets"),
+        ("PUT", ("queues", "{}", "d"), {"arguments": KEY}, "is not a string of at most 255 bytes"),
         (
             "PUT",
             ("policies", "{}", "p"),
             {"pattern": "", "definition": {"dead-letter-routing-key": TOO_LONG}},
-            "must be a string of at most 255 octets",
+            "must be a string of at most 255 bytes",
         ),
         (
             "PUT",
             ("queues", "{}", "p" * 254),
             {"durable": True, "arguments": {"x-queue-type": "stream", "x-partitions": 2}},
-            "queue name is longer than 255 octets",
+            "queue name is longer than 255 bytes",
         ),
     ],
 )
-def test_longer_ones_are_refused(api, vhost, method, path, body, reason):
+def test_longer_names_and_keys_are_refused(api, vhost, method, path, body, reason):
     api.put("queues", vhost, "q")
     status, said = api.refused(method, *(part.replace("{}", vhost) for part in path), body=body)
     assert status == 400 and reason in said
     assert [row["name"] for row in api.get("queues", vhost)] == ["q"]
 
 
-def test_an_import_with_a_long_name_changes_nothing(api, vhost):
+def test_import_with_a_long_name_changes_nothing(api, vhost):
     queue = {"durable": True, "auto_delete": False, "arguments": {}}
     rows = [{"name": "fine", **queue}, {"name": TOO_LONG, **queue}]
     assert api.refused("POST", "definitions", vhost, body={"queues": rows})[0] == 400

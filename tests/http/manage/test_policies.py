@@ -1,4 +1,4 @@
-"""Policies, operator policies and parameters: kept, shown, and in effect."""
+"""Policies, operator policies and parameters: stored, listed, and in effect."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from leveret.broker.policies import Policies, Policy, merge
+from leveret.broker.policies.policies import Policies, Policy, merge
 from leveret.launch import ThreadedBroker, in_process_settings
 from leveret.model.history import Keep
-from queues.storage.memory_store import MemoryStore
+from leveret.queues.storage.memory_store import MemoryStore
 from tests.http.manage.client import Api
+from tests.support.rawclient import RawClient
 
 
 def policy(pattern="^q", definition=None, **more) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def policy(pattern="^q", definition=None, **more) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["policies", "operator-policies"])
-def test_policy_is_made_replaced_listed_and_deleted(api, vhost, kind):
+def test_policy_is_created_replaced_listed_and_deleted(api, vhost, kind):
     body = policy(priority=2, **{"apply-to": "queues"})
     assert api.put(kind, vhost, "p", body=body) == 201
     row = {"vhost": vhost, "name": "p", **body}
@@ -58,13 +59,13 @@ def test_policy_is_made_replaced_listed_and_deleted(api, vhost, kind):
         ),
     ],
 )
-def test_policy_is_refused_in_words(api, vhost, kind, body, reason):
+def test_invalid_policy_is_refused_with_a_reason(api, vhost, kind, body, reason):
     status, said = api.refused("PUT", kind, vhost, "p", body=body)
     assert status == 400 and reason in said
     assert api.get(kind, vhost) == []
 
 
-def test_governed_queues_and_exchanges_say_so(api, vhost):
+def test_queues_and_exchanges_show_their_policy(api, vhost):
     api.put("queues", vhost, "q1")
     api.put("queues", vhost, "other")
     api.put("exchanges", vhost, "qx", body={"type": "fanout"})
@@ -83,7 +84,7 @@ def test_governed_queues_and_exchanges_say_so(api, vhost):
     assert api.get("queues", vhost, "q1")["policy"] == "low"
 
 
-def test_policymakers_make_policies_but_no_operator_policies(api, vhost, sign_in):
+def test_policymakers_may_not_set_operator_policies(api, vhost, sign_in):
     api.put("users", "maker", body={"password": "pw", "tags": "policymaker"})
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     api.put("permissions", vhost, "maker", body=everything)
@@ -130,17 +131,17 @@ def test_alternate_exchange_policy_takes_effect_at_once(api, vhost, channel):
     assert channel.basic_get("leftover", auto_ack=True)[2] == b"caught"
 
 
-def test_own_alternate_exchange_beats_the_policy(api, vhost, hub):
+def test_alternate_exchange_argument_overrides_the_policy(api, vhost, hub):
     arguments = {"type": "direct", "arguments": {"alternate-exchange": "own"}}
     api.put("exchanges", vhost, "main", body=arguments)
     api.put("policies", vhost, "ae", body=policy("main", {"alternate-exchange": "amq.fanout"}))
     assert hub.vhosts[vhost].exchanges["main"].alternate == "own"
 
 
-# Which one governs -------------------------------------------------------------------------------
+# Which policy applies ----------------------------------------------------------------------------
 
 
-def governing(*policies, name="q", kind="classic"):
+def effective(*policies, name="q", kind="classic"):
     store = MemoryStore(on_committed=lambda batch: None, on_failed=lambda batch: None)
     store.recover()
     held = Policies(store, lambda vhost: None)
@@ -160,18 +161,18 @@ def governing(*policies, name="q", kind="classic"):
         ("streams", {"stream"}),
     ],
 )
-def test_apply_to_chooses_kinds(apply_to, kinds):
+def test_apply_to_selects_object_types(apply_to, kinds):
     one = Policy("/", "p", "", {"max-length": 1}, apply_to)
     found = {kind for kind in ("exchange", "classic", "quorum", "stream")
-             if governing(one, kind=kind).policy == "p"}  # fmt: skip
+             if effective(one, kind=kind).policy == "p"}  # fmt: skip
     assert found == kinds
 
 
-def test_policies_of_other_vhosts_do_not_govern():
-    assert governing(Policy("other", "p", "", {"max-length": 1})).policy is None
+def test_policies_of_other_vhosts_do_not_apply():
+    assert effective(Policy("other", "p", "", {"max-length": 1})).policy is None
 
 
-def test_operator_lowers_limits_and_overrides_the_rest():
+def test_operator_policy_lowers_limits_and_overrides_other_keys():
     user = {"max-length": 5, "message-ttl": 10, "history": "full", "overflow": "drop-head"}
     merged = merge(user, {"max-length": 9, "message-ttl": 3, "history": "off"})
     assert merged == {"max-length": 5, "message-ttl": 3, "history": "off", "overflow": "drop-head"}
@@ -194,16 +195,16 @@ def test_parameter_is_set_shown_and_cleared(api, vhost):
 
 
 @pytest.mark.parametrize("component", ["x-clock", "x-deduplication queue q"])
-def test_what_the_broker_keeps_among_parameters_is_for_nobody_else(api, vhost, component):
+def test_internal_components_cannot_be_changed(api, vhost, component):
     where = ("parameters", component, vhost, "moves")
     for method in ("PUT", "DELETE"):
         status, reason = api.refused(method, *where, body={"value": 5})
-        assert (status, reason) == (400, f"component '{component}' is the broker's own")
+        assert (status, reason) == (400, f"component '{component}' is reserved for the broker")
     assert api.refused("GET", *where)[0] == 404
     assert api.get("parameters", component) == []
 
 
-def test_keys_that_have_been_seen_are_not_shown(api, vhost):
+def test_deduplication_keys_are_not_listed(api, vhost):
     arguments = {"x-message-deduplication": True}
     api.put("queues", vhost, "q", body={"durable": True, "arguments": arguments})
     properties = {"delivery_mode": 2, "headers": {"x-deduplication-header": "k"}}
@@ -215,7 +216,7 @@ def test_keys_that_have_been_seen_are_not_shown(api, vhost):
     assert api.get("definitions", vhost)["parameters"] == []
 
 
-def test_limits_and_operator_policies_are_parameters_too(api, vhost):
+def test_limits_and_operator_policies_are_listed_as_parameters(api, vhost):
     api.put("vhost-limits", vhost, "max-queues", body={"value": 4})
     api.put("operator-policies", vhost, "op", body=policy())
     rows = api.get("parameters")
@@ -242,11 +243,17 @@ def test_global_parameter_is_set_shown_and_cleared(api):
     assert api.refused("GET", "global-parameters", "g")[0] == 404
 
 
-def test_cluster_can_be_named(api):
+def test_cluster_name_can_be_set(api, leveret):
+    def announced() -> object:
+        with RawClient(*leveret.amqp_address) as client:
+            return client.start().server_properties["cluster_name"]
+
+    before = announced()
     assert api.put("cluster-name", body={"name": "forest"}) == 204
     assert api.get("cluster-name") == {"name": "forest"}
-    assert api.get("overview")["cluster_name"] == "forest"
+    assert api.get("overview")["cluster_name"] == announced() == "forest"
     api.delete("global-parameters", "cluster_name")
+    assert announced() == before
 
 
 def test_policies_and_parameters_survive_a_restart(tmp_path):

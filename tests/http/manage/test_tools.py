@@ -1,4 +1,4 @@
-"""Tools made for RabbitMQ, as they are, against Leveret.
+"""Unmodified tools for RabbitMQ against Leveret.
 
 rabbitmqadmin (the Python one of Debian's package), amqpstorm's management client, pyrabbit2,
 flower's broker tab; and the call sequences of KEDA and Terraform in their exact forms.
@@ -20,7 +20,7 @@ import pytest
 
 
 def rabbitmqadmin_file() -> Path:
-    """Where Debian's rabbitmq-server puts it."""
+    """The path of Debian's rabbitmq-server package."""
     found = [Path("/usr/bin/rabbitmqadmin")]
     found += Path("/usr/lib/rabbitmq/lib").glob("*/plugins/*/priv/www/cli/rabbitmqadmin")
     for path in found:
@@ -172,7 +172,7 @@ def test_amqpstorm_manages_topology_and_messages(storm, vhost):
     assert storm.queue.list(vhost) == []
 
 
-def test_amqpstorm_refuses_as_with_rabbitmq(storm, vhost):
+def test_amqpstorm_gets_the_errors_of_rabbitmq(storm, vhost):
     from amqpstorm.management.exception import ApiError
 
     with pytest.raises(ApiError) as caught:
@@ -198,7 +198,7 @@ def test_amqpstorm_manages_accounts(storm):
     assert "storm" not in [row["name"] for row in storm.virtual_host.list()]
 
 
-def test_amqpstorm_looks_at_the_broker(storm, connect, vhost):
+def test_amqpstorm_reads_the_broker(storm, connect, vhost):
     connection = connect(vhost)
     connection.channel()
     assert storm.aliveness_test("/") == storm.healthchecks.get() == {"status": "ok"}
@@ -227,7 +227,7 @@ def rabbit(leveret):
     return Client(urlsplit(leveret.http_url).netloc, "guest", "guest", timeout=60)
 
 
-def test_pyrabbit2_does_what_its_readme_shows(rabbit, vhost):
+def test_pyrabbit2_readme_examples(rabbit, vhost):
     assert rabbit.is_alive() is True
     rabbit.create_vhost("pyr")
     assert "pyr" in rabbit.get_vhost_names()
@@ -268,7 +268,7 @@ def test_pyrabbit2_manages_accounts_and_policies(rabbit, vhost):
 
 
 @pytest.mark.parametrize("where", ["own", "/"])
-def test_flowers_broker_tab_finds_its_queues(leveret, api, vhost, where):
+def test_flower_broker_tab_finds_its_queues(leveret, api, vhost, where):
     from flower.utils.broker import Broker  # type: ignore[import-untyped]
 
     name = vhost if where == "own" else "/"
@@ -279,7 +279,7 @@ def test_flowers_broker_tab_finds_its_queues(leveret, api, vhost, where):
     tab = Broker(amqp, http_api=f"http://guest:guest@{http.netloc}/api/")
     rows = asyncio.run(tab.queues(["celery"]))
     assert [row["name"] for row in rows] == ["celery"]
-    # What the page shows of each.
+    # The columns of the page.
     shown = ("messages", "messages_unacknowledged", "messages_ready", "consumers", "idle_since")
     assert [rows[0].get(field, 0) for field in shown[:4]] == [0, 0, 0, 0]
     api.delete("queues", name, "celery")
@@ -327,7 +327,7 @@ def test_keda_logs_in_from_the_url(leveret, api, vhost, channel):
 
 
 def test_terraform_applies_reads_back_and_destroys(api):
-    """The provider's calls in order: create, read what was made, update, delete, read 404."""
+    """The provider's calls in order: create, read, update, delete, read (404)."""
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     assert api.get("overview")["rabbitmq_version"]
     assert api.put("vhosts", "tf", body={"description": "", "tags": [], "tracing": False}) == 201

@@ -1,1 +1,1 @@
-"""Hostile and careless peers: the rows of the reliability plan about security."""
+"""Hostile and careless peers: the torture rows about security and limits."""

@@ -1,11 +1,11 @@
-"""R-48: which packages are known to be vulnerable, by a copy of an advisory database.
+"""R-48: which packages have known vulnerabilities, according to a copy of an advisory database.
 
-The copy is a checkout of PyPA's advisory-database, or of anything else with a `vulns` folder that
-has a folder for each package and in it a file in OSV's form for each advisory. ADVISORIES names it:
-where pip-audit finds nobody to ask, it is all that can be found out, up to the day of the copy.
+The copy is a checkout of PyPA's advisory-database, or any directory with a `vulns` folder that has
+a folder for each package with one OSV file for each advisory. ADVISORIES names it. Without network
+access for pip-audit it is the only source, up to the date of the copy.
 
-Judged are the packages that are installed here and, since pip keeps what is there while it will do,
-the oldest versions that pyproject.toml allows.
+The packages installed here are checked, and the oldest versions that pyproject.toml allows, because
+pip keeps an installed version that satisfies the requirement.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ class Advisories:
 
     def judge(self, installed: set[Release], oldest: set[Release]) -> tuple[list[str], str]:
         if not any(self._files("*")):
-            return [f"there are no advisories in {self.folder}"], "a copy of advisories is empty"
+            return [
+                f"there are no advisories in {self.folder}"
+            ], "the copy of the advisories is empty"
         problems = [
-            f"{name} {version} has {flaw}, and {where}"
-            for releases, where in ((installed, "is installed"), (oldest, "is allowed"))
+            f"{name} {version} has {flaw}, and {state}"
+            for releases, state in ((installed, "is installed"), (oldest, "is allowed"))
             for name, version in sorted(releases)
-            for flaw in self.about(name, version)
+            for flaw in self.matching(name, version)
         ]
         known = sum(any(self._files(name)) for name, _ in installed)
         return problems, (
             f"{sum(1 for _ in self._files('*'))} advisories as of {self._day()}: {known} of "
-            f"{len(installed)} installed packages and {len(oldest)} oldest versions allowed asked "
-            f"about, {len(problems)} known to be vulnerable"
+            f"{len(installed)} installed packages and {len(oldest)} oldest versions allowed were "
+            f"looked up, {len(problems)} are known to be vulnerable"
         )
 
-    def about(self, name: str, version: str) -> list[str]:
-        """The advisories that hold for this version."""
+    def matching(self, name: str, version: str) -> list[str]:
+        """The advisories that apply to this version."""
         return [
             advisory["id"]
             for advisory in map(_read, self._files(canonicalize_name(name)))
@@ -66,7 +68,7 @@ class Advisories:
         return iter(sorted((self.folder / "vulns").glob(f"{package}/*.yaml")))
 
     def _day(self) -> str:
-        """When the newest was published; reading them whole as YAML would take minutes."""
+        """The date of the newest advisory; parsing all as YAML would take minutes."""
         lines = (
             line
             for path in self._files("*")
@@ -82,7 +84,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _concerns(affected: dict[str, Any], version: Version) -> bool:
-    named = any(Version(one) == version for one in map(str, affected.get("versions", ())))
+    named = any(Version(listed) == version for listed in map(str, affected.get("versions", ())))
     return named or any(
         _is_within(part["events"], version)
         for part in affected.get("ranges", ())
@@ -91,30 +93,40 @@ def _concerns(affected: dict[str, Any], version: Version) -> bool:
 
 
 def _is_within(events: list[dict[str, Any]], version: Version) -> bool:
-    """Introduced at or before it, and since then neither fixed nor last there."""
+    """Whether the flaw was introduced at or before the version and not fixed since."""
     within = False
     for event in events:
-        for what, when in event.items():
+        for kind, when in event.items():
             since = Version(str(when))
-            if what == "introduced" and since <= version:
+            if kind == "introduced" and since <= version:
                 within = True
-            elif (what == "fixed" and since <= version) or (
-                what == "last_affected" and since < version
+            elif (kind == "fixed" and since <= version) or (
+                kind == "last_affected" and since < version
             ):
                 within = False
     return within
 
 
 def installed_here() -> set[Release]:
-    return {(canonicalize_name(one.name), one.version) for one in distributions()}
+    return {
+        (canonicalize_name(distribution.name), distribution.version)
+        for distribution in distributions()
+    }
+
+
+FOR_OLDER_APPLICATIONS = frozenset({"starlette"})
+"""Packages whose oldest allowed version has known flaws, because an application from a year ago may
+have pinned it (docs/decisions/0021). The broker warns of it at start; the lock files have a newer
+one, which is checked because it is installed."""
 
 
 def oldest_allowed(pyproject: Path = ROOT / "pyproject.toml") -> set[Release]:
     declared = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     lines = chain(declared["dependencies"], *declared["optional-dependencies"].values())
     return {
-        (canonicalize_name(wanted.name), bound.version.removesuffix(".*"))
-        for wanted in map(Requirement, lines)
-        for bound in wanted.specifier
+        (canonicalize_name(requirement.name), bound.version.removesuffix(".*"))
+        for requirement in map(Requirement, lines)
+        if canonicalize_name(requirement.name) not in FOR_OLDER_APPLICATIONS
+        for bound in requirement.specifier
         if bound.operator in (">=", "==", "~=")
     }

@@ -1,8 +1,8 @@
-"""Somebody who logs in again and again, at one broker after the other: `python -m ... PORT PORT`.
+"""A client that logs in again and again, to each broker in turn: `python -m ... PORT PORT`.
 
-In a process of its own, so that it is the broker that is measured, and from an address of its own:
-guesses wait behind guesses of their own address. When standard input ends it writes how many
-seconds each log-in took, a line for each broker; one that was refused took forever.
+It runs in its own process, so that only the broker is measured, and from its own address, since
+logins wait behind other logins from their address. When standard input ends it writes the seconds
+of each login, one line per broker; a refused login took infinitely long.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import asyncio
 import sys
 
 from tests.torture.process import BrokerProcess
-from tests.torture.security.raw import log_in_seconds
+from tests.torture.security.raw import login_seconds
 
-ELSEWHERE = ("127.0.2.1", 0)
-EVERY_SECONDS = 0.5
+LOCAL_ADDRESS = ("127.0.2.1", 0)
+INTERVAL_SECONDS = 0.5
 
 
 class Canary:
-    """Seen from whoever has started it."""
+    """Controls the process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -33,25 +33,25 @@ class Canary:
         return cls(process)
 
     async def end(self) -> list[list[float]]:
-        """The seconds at each broker."""
-        said, _ = await self._process.communicate(b"")
-        return [[float(word) for word in line.split()] for line in said.decode().splitlines()]
+        """End the process; return the seconds of the logins at each broker."""
+        output, _ = await self._process.communicate(b"")
+        return [[float(word) for word in line.split()] for line in output.decode().splitlines()]
 
 
-async def sing(ports: list[int]) -> list[list[float]]:
-    """In turns, and each of them first as often as the others."""
+async def log_in_repeatedly(ports: list[int]) -> list[list[float]]:
+    """Log in to all brokers in turn; each is first equally often."""
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     seconds: list[list[float]] = [[] for _ in ports]
     order = list(range(len(ports)))
     while not ended.done() or not seconds[0]:
         for number in order:
             address = ("127.0.0.1", ports[number])
-            seconds[number].append(await log_in_seconds(address, local_addr=ELSEWHERE))
+            seconds[number].append(await login_seconds(address, local_addr=LOCAL_ADDRESS))
         order.reverse()
-        await asyncio.wait({ended}, timeout=EVERY_SECONDS)
+        await asyncio.wait({ended}, timeout=INTERVAL_SECONDS)
     return seconds
 
 
 if __name__ == "__main__":
-    for took in asyncio.run(sing([int(port) for port in sys.argv[1:]])):
+    for took in asyncio.run(log_in_repeatedly([int(port) for port in sys.argv[1:]])):
         print(*took)

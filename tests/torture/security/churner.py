@@ -1,7 +1,7 @@
-"""Clients that come and go and never wait: `python -m ... HOST PORT`.
+"""Clients that connect and disconnect without a pause: `python -m ... HOST PORT`.
 
-Each logs in, opens a channel, declares a queue of its own and is gone without a word, again and
-again, in a process of their own until standard input ends; then it writes how many there were.
+Each logs in, opens a channel, declares an exclusive queue and drops the connection, again and again
+until standard input ends; then the process writes how many connections there were.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ async def main() -> None:
     host, port = sys.argv[1:]
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     address = (host, int(port))
-    counts = await asyncio.gather(*(_come_and_go(address, ended) for _ in range(CLIENTS)))
+    counts = await asyncio.gather(*(_connect_repeatedly(address, ended) for _ in range(CLIENTS)))
     print(sum(counts), flush=True)
 
 
-async def _come_and_go(address: tuple[str, int], ended: asyncio.Task[str]) -> int:
+async def _connect_repeatedly(address: tuple[str, int], ended: asyncio.Task[str]) -> int:
     count = 0
     while not ended.done():
-        one = await Raw.connect(address)
-        if await one.log_in():
-            one.send(_DECLARE)
-            count += isinstance(await one.next(), commands.Queue.DeclareOk)
-        one.drop()
+        connection = await Raw.connect(address)
+        if await connection.log_in():
+            connection.send(_DECLARE)
+            count += isinstance(await connection.next(), commands.Queue.DeclareOk)
+        connection.drop()
     return count
 
 

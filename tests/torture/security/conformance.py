@@ -1,8 +1,8 @@
-"""R-37: the cases of the suite on Leveret and RabbitMQ, walks of models, random sessions on both.
+"""R-37: the semantics suite on Leveret and RabbitMQ, walks of models, random sessions on both.
 
-RabbitMQ is the one that RABBITMQ_URL names (a virtual host that nobody else uses; its management
-API is 10,000 ports above), or one that is started on free ports. What fails there is tried again:
-on a busy machine it drops what a consumer would have taken in time (C-137).
+RABBITMQ_URL names the RabbitMQ (a virtual host without other users; its management API listens
+10,000 ports above); without it one is started on free ports. Cases that fail there are run again,
+because on a busy machine it drops messages that a consumer would have taken in time (C-137).
 """
 
 from __future__ import annotations
@@ -15,46 +15,49 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import brokers
-from tests.http.manage.rabbitmq import started_rabbitmq
+from leveret.testing.ports import free_port
 from tests.semantics.differential import compare
 from tests.support.brokers import Target, target_of
+from tests.support.rabbitmq import started_rabbitmq
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 from tests.torture.suites import Suite
 
 TITLE = "conformance"
 CASES = "tests/semantics"
-OURS = (
+LEVERET_TESTS = (
     CASES,
     "tests/integration/test_pika.py",
     "tests/integration/test_aio_pika.py",
     "tests/integration/test_amqpstorm.py",
     "tests/integration/test_kombu.py",
-    "tests/unit/holding/test_classic_model.py",
-    "tests/unit/holding/test_features_model.py",
+    "tests/unit/queues/test_classic_queue_model.py",
+    "tests/unit/queues/test_queue_features_model.py",
 )
-WALKS_A_SEED = 50
+WALKS_PER_SEED = 50
 STEPS = 80
 TRIES = 3
 MANAGEMENT = 10_000
 
 
-async def conform(directory: Path, walks: int, seed: int, progress: Progress = silent) -> Outcome:
-    suite = Suite("R-37", TITLE, OURS, "{cases}")
+async def check_conformance(
+    directory: Path, walks: int, seed: int, progress: Progress = silent
+) -> Outcome:
+    suite = Suite("R-37", TITLE, LEVERET_TESTS, "{cases}")
     ours = await suite(directory / "ours", walks, seed, progress)
     with rabbitmq() as url:
         tests = (CASES, f"--broker={url}")
         suite = Suite("R-37", TITLE, tests, "{cases}", TRIES)
         theirs = await suite(directory / "theirs", 1, seed, progress)
-        seeds = range(seed, seed + max(2, walks // WALKS_A_SEED))
+        seeds = range(seed, seed + max(2, walks // WALKS_PER_SEED))
         differing = await compare_all(directory, seeds, target_of(url), progress)
-    problems = [*ours.problems, *(f"RabbitMQ: {one}" for one in theirs.problems)]
-    problems += [f"seed {one} ended otherwise" for one in differing]
+    problems = [*ours.problems, *(f"RabbitMQ: {item}" for item in theirs.problems)]
+    problems += [f"seed {item} ended differently" for item in differing]
     figures = (
         f"{ours.figures} cases on Leveret (also with pika, aio-pika, AMQPStorm and kombu, and "
         f"{walks} walks of 40 steps of each model of a queue), {theirs.figures} on RabbitMQ 3.10; "
         f"{len(seeds)} random sessions of {STEPS} methods on both: {len(differing)} "
-        f"differences that are not named"
+        f"undocumented differences"
     )
     return Outcome("R-37", TITLE, figures, tuple(problems))
 
@@ -65,15 +68,15 @@ def rabbitmq() -> Iterator[str]:
     if named:
         yield named
         return
-    port = _port_with_another()
+    port = _free_port_pair()
     with started_rabbitmq(port, port + MANAGEMENT):
         yield f"amqp://guest:guest@{brokers.HOST}:{port}/%2F"
 
 
-def _port_with_another() -> int:
-    """A free one, as is that of the management API, which the cases look for so far above it."""
+def _free_port_pair() -> int:
+    """A free port whose port for the management API, a fixed distance above, is free as well."""
     while True:
-        port = brokers.free_port()
+        port = free_port()
         with contextlib.suppress(OSError, OverflowError), socket.socket() as probe:
             probe.bind((brokers.HOST, port + MANAGEMENT))
             return port
@@ -82,7 +85,7 @@ def _port_with_another() -> int:
 async def compare_all(
     directory: Path, seeds: range, other: Target, progress: Progress
 ) -> list[int]:
-    """The seeds on which the two did not agree, thrice: one may have been kept waiting."""
+    """The seeds on which the two disagreed three times: one broker may have been slow."""
     broker = BrokerProcess(directory / "differential", "--memory")
     await broker.start()
     differing = []

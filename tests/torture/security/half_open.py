@@ -1,7 +1,7 @@
-"""R-22: a client vanishes without a word: its network is gone, and no packet says so.
+"""R-22: a client vanishes: its network is gone, and no packet announces it.
 
-What it had not acknowledged must come back marked, its exclusive queue must go, after two to three
-and a half heartbeat intervals. Without heartbeats TCP itself has to notice, within a minute.
+Its unacked messages must be redelivered with the flag and its exclusive queue deleted, after two to
+three and a half heartbeat intervals. Without heartbeats TCP itself must notice within a minute.
 """
 
 from __future__ import annotations
@@ -12,108 +12,115 @@ from pathlib import Path
 
 from pamqp import commands
 
+from tests.support.polling import wait_until_async
 from tests.torture.client import PROPERTIES, Client, ConnectionGone
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
 from tests.torture.security.links import Cable, Link, Relay
-from tests.torture.waiting import until
 
 TITLE = "clients that vanish"
-HELD = 5
-SOONEST, LATEST = 2.0, 3.5
+UNACKED = 5
+MIN_INTERVALS, MAX_INTERVALS = 2.0, 3.5
 KEEPALIVE_LIMIT = 60.0
-PATIENCE = 120.0
+DEADLINE_SECONDS = 120.0
 
 
-async def vanish(
+async def cut_network(
     directory: Path, cycles: int, _seed: int, progress: Progress = silent, heartbeat: int = 5
 ) -> Outcome:
-    """With real cables; one more is cut under clients without heartbeats."""
+    """Cut network devices; one more is cut under clients without heartbeats."""
     cable, other = Cable(0), Cable(1)
     try:
-        await cable.lay()
-        await other.lay()
+        await cable.create()
+        await other.create()
         broker = BrokerProcess(directory, "--memory")
         broker.settings = (f"host={cable.host}", "allow_remote_guest=true")
         await broker.start()
-        unheard = asyncio.create_task(_without_heartbeat(broker, other))
-        seconds = await _cut_often(broker, cable, cycles, heartbeat, progress)
-        idle, busy = await unheard
+        without_heartbeat = asyncio.create_task(_without_heartbeat(broker, other))
+        seconds = await _cut_repeatedly(broker, cable, cycles, heartbeat, progress)
+        idle, busy = await without_heartbeat
         await broker.stop()
     finally:
         await cable.remove()
         await other.remove()
     late = _late(seconds, heartbeat)
     if max(idle, busy) > KEEPALIVE_LIMIT:
-        late.append(f"without heartbeats noticed after {max(idle, busy):.1f} s")
+        late.append(f"without heartbeats closed after {max(idle, busy):.1f} s")
     figures = (
         f"{cycles} clients cut off at heartbeat {heartbeat} s: closed after {min(seconds):.1f} to "
-        f"{max(seconds):.1f} s, {cycles * HELD} messages back and marked, no exclusive queue left; "
-        f"without heartbeats after {idle:.1f} s (idle) and {busy:.1f} s (being sent to)"
+        f"{max(seconds):.1f} s, {cycles * UNACKED} messages redelivered with the flag, no "
+        "exclusive queue left; without heartbeats after "
+        f"{idle:.1f} s (idle) and {busy:.1f} s (being sent to)"
     )
     return Outcome("R-22", TITLE, figures, (), tuple(late))
 
 
-async def vanish_behind_a_relay(
+async def cut_relay(
     directory: Path, cycles: int, _seed: int, progress: Progress = silent, heartbeat: int = 1
 ) -> Outcome:
-    """The same on loopback, where only heartbeats can tell."""
+    """The same on loopback, where only heartbeats can notice."""
     relay = Relay()
     broker = BrokerProcess(directory, "--memory")
     await broker.start()
     try:
-        seconds = await _cut_often(broker, relay, cycles, heartbeat, progress)
+        seconds = await _cut_repeatedly(broker, relay, cycles, heartbeat, progress)
     finally:
         await relay.remove()
     await broker.stop()
-    figures = f"{cycles} clients cut off at heartbeat {heartbeat} s: closed and forgotten"
+    figures = f"{cycles} clients cut off at heartbeat {heartbeat} s: closed, messages requeued"
     return Outcome("R-22", TITLE, figures, (), tuple(_late(seconds, heartbeat)))
 
 
 def _late(seconds: list[float], heartbeat: int) -> list[str]:
-    wrong = [one for one in seconds if not SOONEST <= one / heartbeat <= LATEST]
-    return [f"closed after {one:.1f} s at heartbeat {heartbeat} s" for one in wrong]
+    wrong = [
+        closed_after
+        for closed_after in seconds
+        if not MIN_INTERVALS <= closed_after / heartbeat <= MAX_INTERVALS
+    ]
+    return [
+        f"closed after {closed_after:.1f} s at heartbeat {heartbeat} s" for closed_after in wrong
+    ]
 
 
-async def _cut_often(
+async def _cut_repeatedly(
     broker: BrokerProcess, link: Link, cycles: int, heartbeat: int, progress: Progress
 ) -> list[float]:
     seconds = []
     for cycle in range(cycles):
-        victim = await _Victim.connect(broker, link, f"beating-{cycle}", heartbeat)
-        await victim.take_some()
-        await victim.declare_own()
+        cut_client = await _CutClient.connect(broker, link, f"beating-{cycle}", heartbeat)
+        await cut_client.consume_some()
+        await cut_client.declare_exclusive_queue()
         await link.cut()
-        seconds.append(await victim.until_forgotten())
-        victim.client.close()
-        await link.mend()
+        seconds.append(await cut_client.wait_until_requeued())
+        cut_client.client.close()
+        await link.repair()
         progress(cycle + 1, cycles)
     return seconds
 
 
 async def _without_heartbeat(broker: BrokerProcess, link: Link) -> tuple[float, float]:
-    idle = await _Victim.connect(broker, link, "idle", 0)
-    busy = await _Victim.connect(broker, link, "busy", 0)
-    for victim in (idle, busy):
-        await victim.take_some()
-        await victim.declare_own()
+    idle = await _CutClient.connect(broker, link, "idle", 0)
+    busy = await _CutClient.connect(broker, link, "busy", 0)
+    for cut_client in (idle, busy):
+        await cut_client.consume_some()
+        await cut_client.declare_exclusive_queue()
     await link.cut()
     await busy.send_one()
-    first, second = await asyncio.gather(idle.until_forgotten(), busy.until_forgotten())
-    for victim in (idle, busy):
-        victim.client.close()
+    first, second = await asyncio.gather(idle.wait_until_requeued(), busy.wait_until_requeued())
+    for cut_client in (idle, busy):
+        cut_client.client.close()
     return first, second
 
 
-class _Victim:
-    """A consumer that will vanish, and a witness with a way of its own."""
+class _CutClient:
+    """A consumer whose link is cut, and a witness with its own link."""
 
     def __init__(self, broker: BrokerProcess, queue: str) -> None:
         self._broker = broker
         self._queue = queue
         self._taken = 0
-        self._back: list[bool] = []
-        self._sent = HELD
+        self._redelivered_flags: list[bool] = []
+        self._sent = UNACKED
         self._began = 0.0
         self.client: Client
         self._witness: Client
@@ -121,35 +128,37 @@ class _Victim:
     @classmethod
     async def connect(
         cls, broker: BrokerProcess, link: Link, queue: str, heartbeat: int
-    ) -> _Victim:
-        victim = cls(broker, queue)
-        victim._witness = await Client.connect(broker.address, on_delivery=victim._gave_back)
-        await victim._witness.declare(queue)
-        ready = await link.connect(broker.address)
-        victim.client = await Client.connect(
-            broker.address, on_delivery=victim._took, heartbeat=heartbeat, sock=ready
+    ) -> _CutClient:
+        cut_client = cls(broker, queue)
+        cut_client._witness = await Client.connect(
+            broker.address, on_delivery=cut_client._note_redelivery
         )
-        return victim
+        await cut_client._witness.declare(queue)
+        ready = await link.connect(broker.address)
+        cut_client.client = await Client.connect(
+            broker.address, on_delivery=cut_client._count_delivery, heartbeat=heartbeat, sock=ready
+        )
+        return cut_client
 
-    def _took(self, *_delivery: object) -> None:
+    def _count_delivery(self, *_delivery: object) -> None:
         self._taken += 1
 
-    def _gave_back(self, _tag: int, redelivered: bool, _body: bytes) -> None:
-        self._back.append(redelivered)
+    def _note_redelivery(self, _tag: int, redelivered: bool, _body: bytes) -> None:
+        self._redelivered_flags.append(redelivered)
 
-    async def take_some(self) -> None:
-        await self.client.consume(self._queue, 2 * HELD)
-        for _ in range(HELD):
+    async def consume_some(self) -> None:
+        await self.client.consume(self._queue, 2 * UNACKED)
+        for _ in range(UNACKED):
             self._publish()
-        await until(lambda: self._taken == HELD, PATIENCE)
+        await wait_until_async(lambda: self._taken == UNACKED, DEADLINE_SECONDS)
 
-    async def declare_own(self) -> None:
+    async def declare_exclusive_queue(self) -> None:
         declare = commands.Queue.Declare(queue=f"{self._queue}-own", exclusive=True)
         await self.client.call(declare, commands.Queue.DeclareOk)
         self._began = time.monotonic()
 
     async def send_one(self) -> None:
-        """It will be delivered into the void."""
+        """Publish a message that is delivered to the cut link."""
         self._publish()
         self._sent += 1
         await self._witness.sync()
@@ -157,25 +166,25 @@ class _Victim:
     def _publish(self) -> None:
         self._witness.publish("", self._queue, b"x", PROPERTIES["transient"])
 
-    async def until_forgotten(self) -> float:
-        """Seconds from its last word until what it held is handed to another."""
+    async def wait_until_requeued(self) -> float:
+        """Seconds from its last frame until its messages are delivered to the witness."""
         await self._witness.consume(self._queue, 0)
-        await until(lambda: len(self._back) >= self._sent, PATIENCE)
+        await wait_until_async(lambda: len(self._redelivered_flags) >= self._sent, DEADLINE_SECONDS)
         seconds = time.monotonic() - self._began
-        if self._back != [True] * self._sent:
-            raise AssertionError(f"came back as {self._back}")
-        await self._own_is_gone()
+        if self._redelivered_flags != [True] * self._sent:
+            raise AssertionError(f"redelivered flags: {self._redelivered_flags}")
+        await self._check_exclusive_queue_deleted()
         self._witness.close()
         return seconds
 
-    async def _own_is_gone(self) -> None:
-        looker = await Client.connect(self._broker.address)
+    async def _check_exclusive_queue_deleted(self) -> None:
+        checker = await Client.connect(self._broker.address)
         try:
-            await looker.count(f"{self._queue}-own")
+            await checker.count(f"{self._queue}-own")
         except ConnectionGone:
-            if looker.closed_with is None or looker.closed_with[0] != 404:
-                raise AssertionError(f"its own queue: {looker.closed_with}") from None
+            if checker.closed_with is None or checker.closed_with[0] != 404:
+                raise AssertionError(f"its exclusive queue: {checker.closed_with}") from None
         else:
-            raise AssertionError("its own queue is still there")
+            raise AssertionError("its exclusive queue still exists")
         finally:
-            looker.close()
+            checker.close()

@@ -1,7 +1,7 @@
-"""Ways to a broker that can be cut without either end being told.
+"""Links to a broker that can be cut without notice to either end.
 
-`Cable` is a pair of network devices into a namespace of its own (root, and `ip` of iproute2);
-`Relay` is a proxy on loopback that stops forwarding, where a namespace is too much to ask for.
+`Cable` is a pair of network devices into its own namespace (needs root and `ip` of iproute2);
+`Relay` is a proxy on loopback that stops forwarding.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Link(Protocol):
 
     async def cut(self) -> None: ...
 
-    async def mend(self) -> None: ...
+    async def repair(self) -> None: ...
 
     async def remove(self) -> None: ...
 
 
 class Cable:
-    """Two ends: 10.213.N.1 is here, 10.213.N.2 is in the namespace."""
+    """A virtual cable: 10.213.N.1 is here, 10.213.N.2 is in the namespace."""
 
     def __init__(self, number: int) -> None:
         self._space = f"leveret-{os.getpid()}-{number}"
@@ -40,37 +40,37 @@ class Cable:
     def host(self) -> str:
         return f"{self._net}.1"
 
-    async def lay(self) -> None:
-        here, there = self._ends
+    async def create(self) -> None:
+        local_end, remote_end = self._ends
         await _ip("netns", "add", self._space)
-        await _ip("link", "add", here, "type", "veth", "peer", "name", there)
-        await _ip("link", "set", there, "netns", self._space)
-        await _ip("addr", "add", f"{self.host}/30", "dev", here)
-        await _ip("link", "set", here, "up")
-        await self._inside("addr", "add", f"{self._net}.2/30", "dev", there)
-        await self.mend()
+        await _ip("link", "add", local_end, "type", "veth", "peer", "name", remote_end)
+        await _ip("link", "set", remote_end, "netns", self._space)
+        await _ip("addr", "add", f"{self.host}/30", "dev", local_end)
+        await _ip("link", "set", local_end, "up")
+        await self._inside("addr", "add", f"{self._net}.2/30", "dev", remote_end)
+        await self.repair()
 
     async def connect(self, address: tuple[str, int]) -> socket.socket:
         return await asyncio.to_thread(self._connect, address)
 
     def _connect(self, address: tuple[str, int]) -> socket.socket:
-        """A socket belongs to the namespace that its thread is in when it is made."""
-        made: list[socket.socket] = []
+        """A socket belongs to the namespace of the thread that creates it."""
+        sockets: list[socket.socket] = []
 
         def make() -> None:
             _enter(Path("/var/run/netns") / self._space)
-            made.append(socket.create_connection(address, 20))
+            sockets.append(socket.create_connection(address, 20))
 
         thread = threading.Thread(target=make)
         thread.start()
         thread.join()
-        made[0].setblocking(False)
-        return made[0]
+        sockets[0].setblocking(False)
+        return sockets[0]
 
     async def cut(self) -> None:
         await self._inside("link", "set", self._ends[1], "down")
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         await self._inside("link", "set", self._ends[1], "up")
         await self._inside("route", "replace", "default", "via", self.host)
 
@@ -98,13 +98,13 @@ async def _ip(*words: str) -> None:
     process = await asyncio.create_subprocess_exec(
         "ip", *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
-    said = (await process.communicate())[1].decode(errors="replace").strip()
+    error = (await process.communicate())[1].decode(errors="replace").strip()
     if process.returncode:
-        raise OSError(f"ip {' '.join(words)}: {said}")
+        raise OSError(f"ip {' '.join(words)}: {error}")
 
 
 class Relay:
-    """Copies octets both ways until it is cut; then it keeps both sockets and copies nothing."""
+    """Copies bytes both ways until it is cut; then it keeps both sockets and copies nothing."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -112,8 +112,8 @@ class Relay:
 
     async def connect(self, address: tuple[str, int]) -> socket.socket:
         ours, client = socket.socketpair()
-        for one in (ours, client):
-            one.setblocking(False)
+        for sock in (ours, client):
+            sock.setblocking(False)
         loop = asyncio.get_running_loop()
         far = socket.socket()
         far.setblocking(False)
@@ -129,14 +129,14 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
-    async def mend(self) -> None:
-        for one in self._sockets:
-            one.close()
+    async def repair(self) -> None:
+        for sock in self._sockets:
+            sock.close()
         self._sockets.clear()
 
     async def remove(self) -> None:
         await self.cut()
-        await self.mend()
+        await self.repair()
 
 
 async def _copy(source: socket.socket, sink: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""A connection of bytes: handshakes step by step, so that a test can stop anywhere in them."""
+"""A connection at the level of bytes: handshakes step by step, so that a test can stop anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pamqp import commands, frame
 
 HEADER = b"AMQP\x00\x00\x09\x01"
-PATIENCE = 60.0
+DEADLINE_SECONDS = 60.0
 _ABOUT: Any = {
     "capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True}
 }
@@ -32,21 +32,21 @@ class Raw:
         self._reader = reader
         self._writer = writer
         self.closed_with = 0
-        """The code with which the broker refused the log-in."""
+        """The code with which the broker refused the login."""
 
     @classmethod
     async def connect(cls, address: tuple[str, int], **options: Any) -> Raw:
         return cls(*await asyncio.open_connection(*address, limit=4096, **options))
 
-    def send(self, octets: bytes) -> None:
+    def send(self, data: bytes) -> None:
         with contextlib.suppress(OSError):
             if not self._writer.is_closing():
-                self._writer.write(octets)
+                self._writer.write(data)
 
     async def next(self) -> Any:
-        """The next method; None when the broker has ended the connection."""
+        """The next method; None if the broker has closed the connection."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 head = await self._reader.readexactly(7)
                 rest = await self._reader.readexactly(int.from_bytes(head[3:7], "big") + 1)
         except (OSError, asyncio.IncompleteReadError):
@@ -54,7 +54,7 @@ class Raw:
         return frame.unmarshal(head + rest)[2]
 
     async def log_in(self, user: str = "guest", password: str = "guest", vhost: str = "/") -> bool:
-        """The whole handshake and one channel; False when refused."""
+        """Do the handshake and open a channel; return False if refused."""
         self.send(HEADER)
         await self.next()
         self.send(start_ok(user, password))
@@ -67,17 +67,17 @@ class Raw:
             return False
         return opened is not None and isinstance(await self.next(), commands.Channel.OpenOk)
 
-    async def ends(self) -> float:
-        """Seconds until the broker ends the connection."""
+    async def wait_closed(self) -> float:
+        """Seconds until the broker closes the connection."""
         began = time.monotonic()
         with contextlib.suppress(OSError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEADLINE_SECONDS):
                 while await self._reader.read(65536):
                     pass
         return time.monotonic() - began
 
-    def leave(self) -> None:
-        """Say no more, and hear what is said."""
+    def end_output(self) -> None:
+        """Close the sending side only."""
         with contextlib.suppress(OSError):
             self._writer.write_eof()
 
@@ -85,8 +85,8 @@ class Raw:
         self._writer.transport.abort()
 
 
-async def log_in_seconds(address: tuple[str, int], **options: Any) -> float:
-    """How long a canary takes to log in; infinite when it is refused."""
+async def login_seconds(address: tuple[str, int], **options: Any) -> float:
+    """Seconds of a login; infinite if it is refused."""
     began = time.monotonic()
     canary = await Raw.connect(address, **options)
     try:

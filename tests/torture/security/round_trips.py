@@ -1,7 +1,7 @@
-"""R-32: every method, property set and field type there and back, by hypothesis.
+"""R-32: every method, property set and field type, encoded and decoded, by hypothesis.
 
-Each target is a property with examples of its own; the tests run hundreds of them, `make torture`
-tens of thousands. Beside them a few inputs that are as bad as the format allows, measured.
+Each target is a property with its own examples; the tests run hundreds of them, `make torture` tens
+of thousands. In addition, a few inputs that are as bad as the format allows are measured.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
-from amqp_server import codec
-from amqp_server.wire import Wire
-from leveret.model import properties as props
+from leveret.amqp_server import codec
+from leveret.amqp_server.wire import Wire
+from leveret.model import message as props
 from leveret.model.errors import ProtocolError
 from leveret.model.tables import (
     MAX_DEPTH,
@@ -31,20 +31,20 @@ from leveret.model.tables import (
 from tests.support import wire
 from tests.torture.security.decoding import (
     MEGABYTE,
-    may_take,
+    max_memory,
     nested_arrays,
     nested_tables,
-    opened,
+    open_wire,
     peak,
-    take,
-    take_aside,
+    receive_all,
+    receive_buffered,
 )
-from tests.unit.amqp.recorder import Recorder, method_frame, publish_frames
-from tests.unit.amqp.test_codec import WIRE, property_values, tables
+from tests.unit.amqp_server.recorder import Recorder, method_frame, publish_frames
+from tests.unit.amqp_server.test_codec import WIRE, property_values, tables
 
 MILLISECONDS, WIDE_MILLISECONDS = 50.0, 20.0
 
-_SIZED = st.binary(max_size=40).map(lambda octets: struct.pack(">I", len(octets)) + octets)
+_SIZED = st.binary(max_size=40).map(lambda data: struct.pack(">I", len(data)) + data)
 _TEXT = st.text(max_size=20).map(lambda text: struct.pack(">I", len(text.encode())) + text.encode())
 
 
@@ -71,7 +71,7 @@ FIELDS: dict[str, st.SearchStrategy[bytes]] = {
     "x": _SIZED,
     "V": st.just(b""),
 }
-"""Every type of field but those that hold others, as it stands on the wire."""
+"""Encoded fields of every type except tables and arrays."""
 
 _KEYS = st.text(alphabet="abcdef-", min_size=1, max_size=12)
 _plain = st.one_of(*(values.map(kind.encode().__add__) for kind, values in FIELDS.items()))
@@ -98,7 +98,7 @@ wire_fields = st.dictionaries(_KEYS, _value, max_size=4)
 
 
 def table_of_any_types(fields: dict[str, bytes]) -> None:
-    """Checked, decoded, named by type, and edited without a change to what was not named."""
+    """Validate, decode and list types; edits leave other fields unchanged."""
     data = wire.table(*fields.items())
     assert check_table(data, 0, len(data)) == len(data)
     assert decode_table(data).keys() == fields.keys()
@@ -112,9 +112,9 @@ def table_of_values(table: dict[str, Any]) -> None:
 
 
 def properties_of_any_kind(values: dict[str, Any]) -> None:
-    octets = props.encode_properties(values)
-    assert props.decode_properties(octets) == values
-    assert props.scan(octets).spans.keys() == values.keys()
+    encoded = props.encode_properties(values)
+    assert props.decode_properties(encoded) == values
+    assert props.scan(encoded).spans.keys() == values.keys()
 
 
 def _methods(kinds: list[Any]) -> st.SearchStrategy[Any]:
@@ -127,8 +127,8 @@ def _methods(kinds: list[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-def made(kind: Any, values: dict[str, Any]) -> Any:
-    """With values that pamqp would refuse to send; whoever reads them must cope."""
+def make_method(kind: Any, values: dict[str, Any]) -> Any:
+    """A method with values that pamqp would refuse to send."""
     lenient = {"__slots__": kind.__slots__, "validate": lambda self: None}
     method: Any = object.__new__(type(kind.__name__, (kind,), lenient))
     for name, value in values.items():
@@ -137,7 +137,7 @@ def made(kind: Any, values: dict[str, Any]) -> Any:
 
 
 def _encoded(kind: Any, values: dict[str, Any]) -> bytes:
-    return codec.encode_method(3, made(kind, values))[7:-1]
+    return codec.encode_method(3, make_method(kind, values))[7:-1]
 
 
 def client_method(method: tuple[Any, dict[str, Any]]) -> None:
@@ -153,29 +153,32 @@ def server_method(method: tuple[Any, dict[str, Any]]) -> None:
     assert {name: getattr(decoded, name) for name in kind.__slots__} == values
 
 
-def any_octets(parts: list[bytes]) -> None:
-    """What comes in pieces is refused as AMQP says, or taken; and so it is when it has to wait."""
+def any_bytes(parts: list[bytes]) -> None:
+    """Input in pieces is accepted or refused with a protocol error, the same if it is buffered."""
     data = b"".join(parts)
-    whole, waited = opened(Wire(Recorder(), MEGABYTE)), opened(Wire(Recorder(), MEGABYTE))
-    refused = [error for part in parts for error in take(whole, part)]
+    part_by_part, waited = (
+        open_wire(Wire(Recorder(), MEGABYTE)),
+        open_wire(Wire(Recorder(), MEGABYTE)),
+    )
+    refused = [error for part in parts for error in receive_all(part_by_part, part)]
     assert all(error.reply_text for error in refused)
-    assert_same(whole, refused, waited, take_aside(waited, parts))
-    at_once = opened(Wire(Recorder(), MEGABYTE))
-    assert_same(whole, refused, at_once, take(at_once, data))
+    assert_same(part_by_part, refused, waited, receive_buffered(waited, parts))
+    at_once = open_wire(Wire(Recorder(), MEGABYTE))
+    assert_same(part_by_part, refused, at_once, receive_all(at_once, data))
 
 
 def in_portions(many: tuple[list[bytes], int, int]) -> None:
-    """More than is handed over at once: all of it comes, in order, cut anywhere or set aside."""
+    """Input larger than a portion is decoded completely and in order, split or buffered."""
     frames, times, cut = many
     data = b"".join(frames) * times
-    any_octets([data[:cut], data[cut : 3 * cut], data[3 * cut :]])
+    any_bytes([data[:cut], data[cut : 3 * cut], data[3 * cut :]])
 
 
 def assert_same(
-    one: Wire, refused: list[ProtocolError], two: Wire, also: list[ProtocolError]
+    first: Wire, refused: list[ProtocolError], second: Wire, also_refused: list[ProtocolError]
 ) -> None:
-    assert [int(error.code) for error in refused] == [int(error.code) for error in also]
-    assert _calls(one) == _calls(two)
+    assert [int(error.code) for error in refused] == [int(error.code) for error in also_refused]
+    assert _calls(first) == _calls(second)
 
 
 def _calls(receiver: Wire) -> list[tuple[Any, ...]]:
@@ -212,13 +215,13 @@ TARGETS: dict[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] = {
     "property sets": (properties_of_any_kind, property_values),
     "tables of values": (table_of_values, tables),
     "field types": (table_of_any_types, wire_fields),
-    "octets": (any_octets, st.lists(_frames | st.binary(max_size=60), max_size=6)),
+    "bytes": (any_bytes, st.lists(_frames | st.binary(max_size=60), max_size=6)),
     "portions": (in_portions, _many),
 }
 
 
 def run_target(name: str, examples: int, number: int) -> None:
-    """So many examples of one target; raises with the smallest that fails."""
+    """Run examples of one target; raises with the smallest that fails."""
     check, strategy = TARGETS[name]
 
     @seed(number)
@@ -229,18 +232,18 @@ def run_target(name: str, examples: int, number: int) -> None:
         suppress_health_check=list(HealthCheck),
     )
     @given(strategy)
-    def holds(example: Any) -> None:
+    def check_example(example: Any) -> None:
         check(example)
 
-    holds()
+    check_example()
 
 
-# The worst there is ------------------------------------------------------------------------------
+# Worst inputs ----------------------------------------------------------------------------------
 
 
 def worst_inputs() -> dict[str, bytes]:
-    """Tables of 128 KiB: wide, deep, of nothing but empty things, and of anything at all; as wide
-    and as deep as is allowed, with something long behind, which must not be copied each time."""
+    """Tables of 128 KiB: wide, deep, of empty values, and of random bytes; as wide and as deep as
+    allowed, followed by a long value, which must not be copied each time."""
     size, source = 128 * 1024, random.Random(32)
     deep = b""
     for _ in range(size // 7):
@@ -266,45 +269,45 @@ def _long_string(size: int) -> bytes:
 
 
 def measure_worst() -> tuple[dict[str, float], list[str]]:
-    """Milliseconds of processor time for each, and what took too much memory or went too deep."""
+    """CPU milliseconds of each input, and problems with memory or depth."""
     tables = {name: _table(fields) for name, fields in worst_inputs().items()}
     took = {name: min(_milliseconds(data) for _ in range(3)) for name, data in tables.items()}
-    problems = [said for name in tables if (said := too_large(name))]
-    problems += [said for name in long_streams() if (said := stream_too_large(name))]
+    problems = [problem for name in tables if (problem := too_large(name))]
+    problems += [problem for name in long_streams() if (problem := stream_too_large(name))]
     return took, problems + wrong_depths()
 
 
 def wrong_depths() -> list[str]:
-    """As deep as is allowed is taken, one deeper is not, be it of tables or of arrays."""
+    """Problems with the depth limit of tables and arrays: one level more must be refused."""
     problems = []
     for nested in (nested_tables, nested_arrays):
         if not _refuse_or_take(nested(MAX_DEPTH)):
             problems.append(f"{nested.__name__}: {MAX_DEPTH} deep is refused")
         for more in (1, 2, 1_000):
             if _refuse_or_take(nested(MAX_DEPTH + more)):
-                problems.append(f"{nested.__name__}: {MAX_DEPTH + more} deep is taken")
+                problems.append(f"{nested.__name__}: {MAX_DEPTH + more} deep is accepted")
     return problems
 
 
 def long_streams() -> dict[str, bytes]:
-    """128 KiB each for the wire: of one kind of frame, of tables and properties, of anything."""
+    """Streams of 128 KiB: one kind of frame, tables and properties, random bytes."""
     size, source = 128 * 1024, random.Random(32)
-    kinds = {f"frame {number}": octets for number, octets in enumerate(_VALID)}
+    kinds = {f"frame {number}": data for number, data in enumerate(_VALID)}
     for name, fields in worst_inputs().items():
         table = _table(fields[:60_000])
         kinds[f"declare with {name}"] = wire.frame(1, 1, _DECLARE + table)
         kinds[f"publish with {name}"] = publish_frames(1, "", "q", b"\x20\x00" + table)
-    kinds |= {f"octets {number}": source.randbytes(size) for number in range(10)}
+    kinds |= {f"bytes {number}": source.randbytes(size) for number in range(10)}
     kinds["other keys"] = b"".join(publish_frames(1, "", f"key-{n}") for n in range(3_000))
-    kinds["one body in octets"] = publish_frames(1, "", "q", body=b"z" * 14_000, frame_max=9)
-    return {name: octets * max(1, size // len(octets)) for name, octets in kinds.items()}
+    kinds["one body in bytes"] = publish_frames(1, "", "q", body=b"z" * 14_000, frame_max=9)
+    return {name: data * max(1, size // len(data)) for name, data in kinds.items()}
 
 
 _DECLARE = b"\x00\x32\x00\x0a\x00\x00\x01q\x00"
 
 
-class Dropping(Recorder):
-    """Looks at what it gets, and forgets it, as a broker may."""
+class DroppingSink(Recorder):
+    """Reads what the wire decodes and drops it."""
 
     def on_method(self, channel: int, method: Any, table: bytes) -> None:
         pass
@@ -320,8 +323,12 @@ class Dropping(Recorder):
 
 def stream_too_large(name: str) -> str:
     data = long_streams()[name]
-    most = peak(lambda octets: take(opened(Wire(Dropping(), MEGABYTE)), octets), data)
-    return f"{name}: {most} octets for {len(data)}" if most > may_take(len(data)) else ""
+    peak_bytes = peak(
+        lambda stream: receive_all(open_wire(Wire(DroppingSink(), MEGABYTE)), stream), data
+    )
+    return (
+        f"{name}: {peak_bytes} bytes for {len(data)}" if peak_bytes > max_memory(len(data)) else ""
+    )
 
 
 def _table(fields: bytes) -> bytes:
@@ -329,12 +336,14 @@ def _table(fields: bytes) -> bytes:
 
 
 def too_large(name: str) -> str:
-    """What is wrong with the memory that one of the worst inputs takes; empty when nothing is."""
+    """The problem with the memory of one of the worst inputs, or an empty string."""
     data = _table(worst_inputs()[name])
-    most = peak(_refuse_or_take, data)
+    peak_bytes = peak(_refuse_or_take, data)
     if name in ("wide", "deep", "nothing") and _refuse_or_take(data):
-        return f"{name}: taken, although it has too many fields or levels"
-    return f"{name}: {most} octets for {len(data)}" if most > may_take(len(data)) else ""
+        return f"{name}: accepted, although it has too many fields or levels"
+    return (
+        f"{name}: {peak_bytes} bytes for {len(data)}" if peak_bytes > max_memory(len(data)) else ""
+    )
 
 
 def _milliseconds(data: bytes) -> float:

@@ -1,9 +1,9 @@
-"""R-34: how octets are cut on their way, and how channels take turns, has no effect.
+"""R-34: splitting input into pieces, and interleaving channels, has no effect.
 
-The session of tests/semantics/test_fragments comes to the broker cut at random and octet by octet;
-contents of 2 to 20 channels are shuffled into each other, frame by frame, and cut as well. Every
-run must end as the plain one does, which another broker is sent. The broker cuts (cutting.py):
-writes do not stay apart on their way through the system.
+The session of tests/semantics/test_fragments reaches the broker split at random and byte by byte;
+contents of 2 to 20 channels are interleaved frame by frame, and split as well. Every run must end
+like the unsplit session, which is sent to a second broker. The broker splits the input itself
+(split_input.py), because the system may join separate writes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tests.support.brokers import Target
 from tests.support.rawclient import RawClient
 from tests.torture.outcome import Outcome, Progress, silent
 from tests.torture.process import BrokerProcess
-from tests.torture.security.cutting import Cuts
-from tests.torture.security.health import notes
+from tests.torture.security.loop_lag import read_report
+from tests.torture.security.split_input import SplitCounts
 
 INTERLEAVED_EVERY = 5
 BODIES = 3
-FEWEST_OCTETS = 20_000
-"""That a session which is played has at least."""
+MIN_SESSION_BYTES = 20_000
+"""Minimum bytes of a session."""
 RANDOM_PIECE = 1_000
-"""Octets that random pieces have at most on average: 638 is what to expect."""
+"""Maximum average bytes of random pieces; 638 is expected."""
 
 
-class _Patient(Target):
-    """Machines that run this are busy."""
+class _SlowTarget(Target):
+    """A target with longer timeouts, for busy machines."""
 
     def socket(self) -> RawClient:
         return RawClient(self.host, self.port, timeout=60)
@@ -45,59 +45,64 @@ async def split_sessions(
 ) -> Outcome:
     plain = BrokerProcess(directory / "plain", "--memory")
     await plain.start()
-    whole = await asyncio.to_thread(play, _Patient(*plain.address), _whole)
+    reference = await asyncio.to_thread(play, _SlowTarget(*plain.address), _unsplit)
     await plain.stop()
     broker, file = BrokerProcess(directory / "cut", "--memory"), directory.with_name("cuts")
-    broker.program = ("-m", "tests.torture.security.cutting", str(file), str(seed))
+    broker.program = ("-m", "tests.torture.security.split_input", str(file), str(seed))
     await broker.start()
     try:
-        target, same = _Patient(*broker.address), whole.comparable()
-        mixed, problems = await asyncio.to_thread(_play_all, target, same, splits, seed, progress)
-        cuts = Cuts.read(await notes(broker, file))
+        target, expected = _SlowTarget(*broker.address), reference.comparable()
+        mixed, problems = await asyncio.to_thread(
+            _run_all, target, expected, splits, seed, progress
+        )
+        counts = SplitCounts.read(await read_report(broker, file))
     finally:
         await broker.stop()
-    problems += too_few(cuts, splits - mixed)
+    problems += split_problems(counts, splits - mixed)
     figures = (
-        f"{splits - mixed} sessions cut at random, or octet by octet, {mixed} with the content of "
-        f"2 to 20 channels shuffled, frame by frame, and cut; the broker received "
-        f"{cuts.octets + cuts.single_octets} octets in {cuts.pieces + cuts.single_pieces} pieces, "
-        f"{cuts.single_pieces} of them alone: {len(problems)} ended otherwise than the plain one"
+        f"{splits - mixed} sessions cut at random, or byte by byte, {mixed} with the content of "
+        "2 to 20 channels interleaved frame by frame and cut; the broker received "
+        f"{counts.byte_count + counts.single_bytes} bytes in "
+        f"{counts.pieces + counts.single_pieces} pieces, {counts.single_pieces} of them single "
+        f"bytes: {len(problems)} ended differently from the unsplit session"
     )
-    return Outcome("R-34", "fragments", figures, tuple(problems))
+    return Outcome("R-34", "fragmented input", figures, tuple(problems))
 
 
-def _whole(octets: bytes) -> list[bytes]:
-    return [octets]
+def _unsplit(data: bytes) -> list[bytes]:
+    return [data]
 
 
-def _play_all(
-    target: Target, same: object, splits: int, seed: int, progress: Progress
+def _run_all(
+    target: Target, expected: object, splits: int, seed: int, progress: Progress
 ) -> tuple[int, list[str]]:
     source, problems, mixed = random.Random(seed), list[str](), 0
     for number in range(splits):
         if number % INTERLEAVED_EVERY == INTERLEAVED_EVERY - 1:
             mixed += 1
             problems += _mixed(target, source)
-        elif play(target, _whole).comparable() != same:
-            problems.append(f"split {number} ended otherwise")
+        elif play(target, _unsplit).comparable() != expected:
+            problems.append(f"split {number} ended differently")
         progress(number + 1, splits)
     return mixed, problems
 
 
-def too_few(cuts: Cuts, played: int) -> list[str]:
-    """Whether the pieces were as small as they should have been, and came to all that was sent."""
+def split_problems(counts: SplitCounts, played: int) -> list[str]:
+    """Problems if the pieces were too large, or if input is missing."""
     problems = []
-    if cuts.octets + cuts.single_octets < played * FEWEST_OCTETS:
-        problems.append(f"only {cuts.octets + cuts.single_octets} octets in {played} sessions")
-    if not cuts.single_octets or cuts.single_pieces != cuts.single_octets:
-        problems.append(f"{cuts.single_octets} single octets in {cuts.single_pieces} pieces")
-    if cuts.pieces * RANDOM_PIECE < cuts.octets:
-        problems.append(f"{cuts.octets} octets in {cuts.pieces} pieces only")
+    if counts.byte_count + counts.single_bytes < played * MIN_SESSION_BYTES:
+        problems.append(
+            f"only {counts.byte_count + counts.single_bytes} bytes in {played} sessions"
+        )
+    if not counts.single_bytes or counts.single_pieces != counts.single_bytes:
+        problems.append(f"{counts.single_bytes} single bytes in {counts.single_pieces} pieces")
+    if counts.pieces * RANDOM_PIECE < counts.byte_count:
+        problems.append(f"{counts.byte_count} bytes in {counts.pieces} pieces only")
     return problems
 
 
 def _mixed(target: Target, source: random.Random) -> list[str]:
-    """Messages of many channels at once, each to a queue of its own; all must come whole."""
+    """Publish on many channels at once, each to its own queue; all messages must arrive intact."""
     channels = range(1, source.randrange(2, 21) + 1)
     sent = {
         number: [source.randbytes(source.choice((0, 1, 4_000, 9_000))) for _ in range(BODIES)]
@@ -112,11 +117,11 @@ def _mixed(target: Target, source: random.Random) -> list[str]:
             client.expect(Queue.DeclareOk, number)
         frames = {number: _frames(number, bodies) for number, bodies in sent.items()}
         client.send_bytes(b"".join(_shuffled(source, frames)))
-        got = {number: [_get(client, number) for _ in range(BODIES)] for number in channels}
+        received = {number: [_get(client, number) for _ in range(BODIES)] for number in channels}
     return [
-        f"channel {number} got another content"
+        f"channel {number} got a different content"
         for number in channels
-        if got[number] != sent[number]
+        if received[number] != sent[number]
     ]
 
 
@@ -127,7 +132,7 @@ def _frames(number: int, bodies: list[bytes]) -> list[bytes]:
 
 
 def _shuffled(source: random.Random, frames: dict[int, list[bytes]]) -> Iterator[bytes]:
-    """In order on each channel, in any order between them."""
+    """Interleave the frames of channels at random, in order on each channel."""
     left = {number: iter(parts) for number, parts in frames.items()}
     turns = [number for number, parts in frames.items() for _ in parts]
     source.shuffle(turns)

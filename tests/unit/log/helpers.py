@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from queues.log import Entry, Partition, PartitionSettings
+from leveret.queues.log.files import Partition, PartitionSettings, RawRecord
 
 FAST = PartitionSettings(durable=False)
 
 
-def entry(number: int, key: bytes = b"key", size: int = 20) -> Entry:
-    """A record that says which one it is."""
+def entry(number: int, key: bytes = b"key", size: int = 20) -> RawRecord:
+    """A record whose body contains its number."""
     return b"exchange", key, b"\x00\x00", b"%09d" % number + b"." * max(0, size - 9)
 
 
-def entries(start: int, count: int, size: int = 20) -> list[Entry]:
+def entries(start: int, count: int, size: int = 20) -> list[RawRecord]:
     return [entry(number, b"key-%d" % (number % 7), size) for number in range(start, start + count)]
 
 
@@ -22,7 +22,7 @@ def small(directory: Path, max_segment_bytes: int = 10_000) -> Partition:
 
 
 def fill(partition: Partition, batches: int, count: int = 10, size: int = 20) -> None:
-    """Synced batches at times 1000, 1001, …; the body of each record tells its offset."""
+    """Write synced batches at times 1000, 1001, …; each body contains its offset."""
     for _ in range(batches):
         start = partition.next_offset
         partition.write(entries(start, count, size), 1000 + start // count)
@@ -30,17 +30,17 @@ def fill(partition: Partition, batches: int, count: int = 10, size: int = 20) ->
 
 
 def offsets(partition: Partition, start: int = 0) -> list[int]:
-    """All readable offsets, in small steps; fails if a body belongs to another offset."""
-    found: list[int] = []
+    """All readable offsets, read in small steps; fails if a body belongs to another offset."""
+    readable: list[int] = []
     while records := partition.read(start, max_records=64):
         for record in records:
             assert int(record.body[:9]) == record.offset, f"wrong payload at {record.offset}"
-        found += [record.offset for record in records]
-        start = found[-1] + 1
-    return found
+        readable += [record.offset for record in records]
+        start = readable[-1] + 1
+    return readable
 
 
 def kill(partition: Partition) -> None:
-    """Let go of the files as a dying process does: nothing more is written or synced."""
+    """Close the files like a killed process: nothing more is written or synced."""
     partition._failed = "killed"
     partition.close()

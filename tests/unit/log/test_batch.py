@@ -1,15 +1,15 @@
 import pytest
 
-from queues.log.batch import (
+from leveret.queues.log.files.batch import (
     HEADER_SIZE,
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
     Batch,
-    Entry,
+    RawRecord,
     Record,
     encode_batch,
-    entry_size,
     parse_header,
+    record_size,
     reencode_batch,
     split,
 )
@@ -24,39 +24,39 @@ def decode(data: bytes) -> Batch:
     return Batch(header, data)
 
 
-MIXED: list[Entry] = [
+MIXED: list[RawRecord] = [
     (b"", b"", b"", b""),
     (b"amq.topic", "größe".encode(), b"\x90\x00\x02", bytes(range(256))),
     (b"", b"k" * 255, b"\x00\x00", b"x"),
 ]
 
 
-def test_records_come_back_as_written():
+def test_records_are_read_as_written():
     batch = decode(encode_batch(LOG, 70, MIXED, 1234))
     assert batch.records() == [Record(70 + i, 1234, *fields) for i, fields in enumerate(MIXED)]
     assert batch.header.next_offset == 73
 
 
-def test_equal_names_are_one_object():
+def test_equal_names_share_one_object():
     first, second = decode(encode_batch(LOG, 0, entries(0, 2), 0)).records()
     assert first.exchange is second.exchange
     assert first.routing_key != second.routing_key
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (1, 3), (2, 3), (3, 3)])
-def test_records_of_a_part(start, stop):
+def test_records_of_a_range(start, stop):
     batch = decode(encode_batch(LOG, 0, MIXED, 0))
     assert batch.records(start, stop) == batch.records()[start:stop]
 
 
 def test_reencoding_keeps_offsets_times_span_and_producers():
     batch = decode(encode_batch(LOG, 10, MIXED, 99, {b"p": 4}))
-    kept = [batch.records()[0], batch.records()[2]]
-    again = decode(reencode_batch(LOG, batch, kept))
-    assert again.records() == kept
-    assert again.header.next_offset == 13
-    assert again.producers() == {b"p": 4}
-    assert again.index_of(11) == 1
+    selected = [batch.records()[0], batch.records()[2]]
+    reencoded = decode(reencode_batch(LOG, batch, selected))
+    assert reencoded.records() == selected
+    assert reencoded.header.next_offset == 13
+    assert reencoded.producers() == {b"p": 4}
+    assert reencoded.index_of(11) == 1
 
 
 def test_length_is_aligned_and_columns_start_aligned():
@@ -83,27 +83,27 @@ def test_stop_counts_records_and_body_bytes():
 
 
 @pytest.mark.parametrize("byte", range(HEADER_SIZE))
-def test_a_flip_anywhere_in_the_header_is_seen(byte):
+def test_bit_flip_anywhere_in_the_header_is_detected(byte):
     data = bytearray(encode_batch(LOG, 0, MIXED, 0))
     data[byte] ^= 0x10
     assert parse_header(bytes(data), 0, LOG) is None
 
 
-def test_a_batch_of_another_log_is_not_ours():
+def test_batch_of_another_log_is_rejected():
     assert parse_header(encode_batch(LOG + 1, 0, MIXED, 0), 0, LOG) is None
 
 
 def test_split_by_bytes_and_records():
-    big: list[Entry] = [(b"", b"", b"", bytes(MAX_BATCH_BYTES // 2))] * 5
-    assert split(big, sum(map(entry_size, big))) == [(0, 2), (2, 4), (4, 5)]
-    many: list[Entry] = [(b"", b"", b"", b"")] * (MAX_BATCH_RECORDS + 1)
+    big: list[RawRecord] = [(b"", b"", b"", bytes(MAX_BATCH_BYTES // 2))] * 5
+    assert split(big, sum(map(record_size, big))) == [(0, 2), (2, 4), (4, 5)]
+    many: list[RawRecord] = [(b"", b"", b"", b"")] * (MAX_BATCH_RECORDS + 1)
     assert split(many, 0) == [(0, MAX_BATCH_RECORDS), (MAX_BATCH_RECORDS, MAX_BATCH_RECORDS + 1)]
-    huge: list[Entry] = [(b"", b"", b"", bytes(3 * MAX_BATCH_BYTES))] * 2
-    assert split(huge, sum(map(entry_size, huge))) == [(0, 1), (1, 2)]
+    huge: list[RawRecord] = [(b"", b"", b"", bytes(3 * MAX_BATCH_BYTES))] * 2
+    assert split(huge, sum(map(record_size, huge))) == [(0, 1), (1, 2)]
     assert split([], 0) == []
 
 
-def test_columns_are_arrow_arrays_as_they_stand():
+def test_columns_are_arrow_arrays():
     pa = pytest.importorskip("pyarrow")
     batch = decode(encode_batch(LOG, 0, MIXED, 0))
     for column in range(4):

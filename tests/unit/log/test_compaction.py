@@ -3,15 +3,15 @@ import os
 
 import pytest
 
-from queues.log import Entry, Partition, ProducerMark, compact
-from queues.log.segment import list_segments, log_path
+from leveret.queues.log.files import Partition, ProducerSequence, RawRecord, compact
+from leveret.queues.log.files.segment import list_segments, log_path
 from tests.unit.log.helpers import fill, kill, offsets, small
 
 DAY = 86_400_000
 
 
 def put(log: Partition, key: str, value: str, now_ms: int = 0) -> None:
-    entry: Entry = (b"", key.encode(), b"", value.encode())
+    entry: RawRecord = (b"", key.encode(), b"", value.encode())
     log.write([entry], now_ms)
     log.sync()
 
@@ -22,7 +22,7 @@ def contents(log: Partition) -> list[tuple[str, str, int]]:
 
 @pytest.fixture(params=["one batch each", "one segment each", "one batch"])
 def table(request, tmp_path):
-    """features.md, row 80."""
+    """The example of the feature list, row 80."""
     log = small(tmp_path, 1 if request.param == "one segment each" else 100_000)
     rows = [("k1", "v1"), ("k2", "v1"), ("k1", "v2"), ("k3", "v1"), ("k2", "v2"), ("k1", "v3")]
     if request.param == "one batch":
@@ -36,12 +36,24 @@ def table(request, tmp_path):
     log.close()
 
 
-def test_the_newest_value_of_each_key_stays_at_its_offset(table):
+def test_newest_record_of_each_key_keeps_its_offset(table):
     result = compact(table, now_ms=0)
     assert result.records_removed == 3
     assert result.bytes_freed > 0
     assert contents(table) == [("k3", "v1", 3), ("k2", "v2", 4), ("k1", "v3", 5)]
     assert table.next_offset == 6
+
+
+def test_records_addressed_to_the_log_by_name_have_no_key(tmp_path):
+    """The default exchange routes by name: every record would have the same key."""
+    log = small(tmp_path, 1)
+    for exchange, value in ((b"", b"1"), (b"", b"2"), (b"x", b"3"), (b"x", b"4"), (b"", b"")):
+        log.write([(exchange, b"table", b"", value)], 0)
+    put(log, "other", "active segment")
+    result = compact(log, now_ms=DAY * 9, names=frozenset({b"table"}))
+    assert result.records_removed == 1
+    assert [record.body for record in log.read(0)][:4] == [b"1", b"2", b"4", b""]
+    log.close()
 
 
 def test_compacting_again_changes_nothing(table):
@@ -51,7 +63,7 @@ def test_compacting_again_changes_nothing(table):
     assert list_segments(table.directory) == before
 
 
-def test_compacted_logs_survive_a_restart_and_are_read_from_any_offset(table):
+def test_compacted_log_after_a_restart_is_readable_from_any_offset(table):
     compact(table, now_ms=0)
     kill(table)
     again = small(table.directory)
@@ -62,7 +74,7 @@ def test_compacted_logs_survive_a_restart_and_are_read_from_any_offset(table):
     again.close()
 
 
-def test_a_tombstone_is_seen_for_a_while_and_then_its_key_is_gone(tmp_path):
+def test_tombstone_is_kept_for_the_delete_retention_time(tmp_path):
     log = small(tmp_path, 1)
     put(log, "k1", "v1", 0)
     put(log, "k2", "v1", 0)
@@ -75,7 +87,7 @@ def test_a_tombstone_is_seen_for_a_while_and_then_its_key_is_gone(tmp_path):
     log.close()
 
 
-def test_a_key_comes_back_after_its_tombstone(tmp_path):
+def test_key_can_be_written_again_after_its_tombstone(tmp_path):
     log = small(tmp_path, 1)
     for value in ("v1", "", "v2"):
         put(log, "k1", value)
@@ -85,7 +97,7 @@ def test_a_key_comes_back_after_its_tombstone(tmp_path):
     log.close()
 
 
-def test_records_without_a_key_stay(tmp_path):
+def test_records_without_a_key_are_kept(tmp_path):
     log = small(tmp_path, 1)
     for value in ("a", "", "b"):
         put(log, "", value)
@@ -95,7 +107,7 @@ def test_records_without_a_key_stay(tmp_path):
     log.close()
 
 
-def test_the_active_segment_is_left_alone(tmp_path):
+def test_active_segment_is_not_compacted(tmp_path):
     log = small(tmp_path, 100_000)
     put(log, "k1", "v1")
     put(log, "k1", "v2")
@@ -104,7 +116,7 @@ def test_the_active_segment_is_left_alone(tmp_path):
     log.close()
 
 
-def test_a_crash_before_the_rename_leaves_the_old_segment(tmp_path, monkeypatch):
+def test_crash_before_the_rename_keeps_the_old_segment(tmp_path, monkeypatch):
     log = small(tmp_path, 1)
     for value in ("v1", "v2", "v3"):
         put(log, "k1", value)
@@ -128,13 +140,13 @@ def test_a_crash_before_the_rename_leaves_the_old_segment(tmp_path, monkeypatch)
     again.close()
 
 
-def test_on_a_full_disk_nothing_is_left_of_the_copy(table, monkeypatch):
+def test_full_disk_leaves_no_temporary_file(table, monkeypatch):
     newest = {key: value for key, value, _ in contents(table)}
 
     def refuse(*_: object) -> bytes:
         raise OSError(errno.ENOSPC, "the disk says no")
 
-    monkeypatch.setattr("queues.log.compaction._encoded", refuse)
+    monkeypatch.setattr("leveret.queues.log.files.compaction._encoded", refuse)
     with pytest.raises(OSError, match="the disk says no"):
         compact(table, now_ms=0)
     assert not list(table.directory.glob("*.tmp"))
@@ -144,7 +156,7 @@ def test_on_a_full_disk_nothing_is_left_of_the_copy(table, monkeypatch):
     assert contents(table) == [("k3", "v1", 3), ("k2", "v2", 4), ("k1", "v3", 5)]
 
 
-def test_a_crash_between_segments_loses_nothing_that_counts(tmp_path, monkeypatch):
+def test_crash_between_segments_loses_no_current_record(tmp_path, monkeypatch):
     log = small(tmp_path, 1)
     for i in range(12):
         put(log, f"k{i % 3}", f"v{i}")
@@ -169,7 +181,7 @@ def test_a_crash_between_segments_loses_nothing_that_counts(tmp_path, monkeypatc
     again.close()
 
 
-def test_a_damaged_segment_is_not_rewritten(tmp_path):
+def test_damaged_segment_is_not_rewritten(tmp_path):
     log = small(tmp_path, 2_000)
     fill(log, 40)
     base = log.segments()[2].base_offset
@@ -183,11 +195,11 @@ def test_a_damaged_segment_is_not_rewritten(tmp_path):
     log.close()
 
 
-def test_producers_are_known_after_compaction(tmp_path):
+def test_producer_state_survives_compaction(tmp_path):
     log = small(tmp_path, 1)
     for sequence in range(5):
-        entry: Entry = (b"", b"k", b"", b"v%d" % sequence)
-        log.write([entry], 0, [ProducerMark(0, b"p", sequence)])
+        entry: RawRecord = (b"", b"k", b"", b"v%d" % sequence)
+        log.write([entry], 0, [ProducerSequence(0, b"p", sequence)])
         log.sync()
     compact(log, now_ms=0)
     kill(log)
@@ -196,7 +208,7 @@ def test_producers_are_known_after_compaction(tmp_path):
     again.close()
 
 
-def test_reading_goes_on_while_segments_are_replaced(tmp_path):
+def test_reading_continues_while_segments_are_replaced(tmp_path):
     log = small(tmp_path, 2_000)
     fill(log, 40)
     assert len(log.read(0, max_records=15)) == 15

@@ -1,13 +1,13 @@
-"""R-10: bit rot in sealed segments and indexes costs the damaged batch and nothing else."""
+"""R-10: bit rot in sealed segments and indexes loses only the damaged batch."""
 
 import random
 from pathlib import Path
 
-from queues.log import Partition
-from queues.log.batch import Batch
-from queues.log.mark import load_log_id
-from queues.log.scan import Place, Span, walk
-from queues.log.segment import SegmentFile, index_path, list_segments, log_path
+from leveret.queues.log.files import Partition
+from leveret.queues.log.files.batch import Batch
+from leveret.queues.log.files.checkpoint_file import load_log_id
+from leveret.queues.log.files.scan import SegmentId, Span, walk
+from leveret.queues.log.files.segment import SegmentFile, index_path, list_segments, log_path
 from tests.unit.log.helpers import fill, offsets, small
 
 FLIPS = 500
@@ -15,17 +15,17 @@ FLIPS = 500
 
 def layout(directory: Path) -> list[tuple[int, int, int, range]]:
     """Segment, position, length and offsets of every batch."""
-    found = []
+    batches = []
     log_id = load_log_id(directory, [])
     assert log_id is not None
     for base, size in list_segments(directory):
-        segment = SegmentFile(directory, Place(log_id, base))
-        for batch in walk(segment, segment.place, Span(0, size, base)):
+        segment = SegmentFile(directory, SegmentId(log_id, base))
+        for batch in walk(segment, segment.segment_id, Span(0, size, base)):
             assert isinstance(batch, Batch)
             h = batch.header
-            found.append((base, batch.position, h.length, range(h.base_offset, h.next_offset)))
+            batches.append((base, batch.position, h.length, range(h.base_offset, h.next_offset)))
         segment.close()
-    return found
+    return batches
 
 
 def flip(path: Path, bit: int) -> None:
@@ -49,20 +49,20 @@ def test_500_flips_in_sealed_segments_lose_only_the_damaged_batch(tmp_path):
     batches = layout(tmp_path)
     rng = random.Random(10)
     sizes = list_segments(tmp_path)
-    everything = {offset for *_, held in batches for offset in held}
+    everything = {offset for *_, lost_offsets in batches for offset in lost_offsets}
     for _ in range(FLIPS):
-        segment, position, length, held = rng.choice(batches)
+        segment, position, length, lost_offsets = rng.choice(batches)
         path = log_path(tmp_path, segment)
         bit = position * 8 + rng.randrange(length * 8)
         flip(path, bit)
         log = small(tmp_path, 40_000)
-        start = rng.choice([0, held.start, max(held.start - 25, 0)])
-        assert set(offsets(log, start)) == {o for o in everything if o >= start} - set(held)
+        start = rng.choice([0, lost_offsets.start, max(lost_offsets.start - 25, 0)])
+        assert set(offsets(log, start)) == {o for o in everything if o >= start} - set(lost_offsets)
         assert [(d.segment, d.position, d.length) for d in log.damage()] == [
             (segment, position, length)
         ]
-        assert log.damage()[0].first_offset == held.start
-        assert log.damage()[0].next_offset in (held.stop, None)
+        assert log.damage()[0].first_offset == lost_offsets.start
+        assert log.damage()[0].next_offset in (lost_offsets.stop, None)
         log.close()
         flip(path, bit)
         assert list_segments(tmp_path) == sizes
@@ -92,8 +92,8 @@ def test_flips_in_an_index_lose_nothing_and_the_index_is_rebuilt(tmp_path):
         assert path.read_bytes() == data
 
 
-def test_an_index_of_another_file_is_not_believed(tmp_path):
-    """Every entry is valid in itself, but points at no batch of this segment."""
+def test_index_of_another_segment_is_not_used(tmp_path):
+    """Every entry is valid by itself but points at no batch of this segment."""
     log = small(tmp_path / "a", 300_000)
     fill(log, 40, count=100, size=100)
     other = small(tmp_path / "b", 300_000)
@@ -106,7 +106,7 @@ def test_an_index_of_another_file_is_not_believed(tmp_path):
     log.close()
 
 
-def test_verify_finds_damage_nobody_has_read(tmp_path):
+def test_verify_finds_damage_that_was_never_read(tmp_path):
     build(tmp_path).close()
     batches = layout(tmp_path)
     for segment, position, length, _ in batches[3:50:10]:
@@ -124,13 +124,15 @@ def test_verify_finds_damage_nobody_has_read(tmp_path):
 
 def test_two_damaged_batches_side_by_side(tmp_path):
     build(tmp_path).close()
-    segment, position, length, held = layout(tmp_path)[4]
+    segment, position, length, first_lost = layout(tmp_path)[4]
     path = log_path(tmp_path, segment)
     data = bytearray(path.read_bytes())
     data[position : position + length + 40] = bytes(length + 40)
     path.write_bytes(data)
     log = small(tmp_path, 40_000)
-    lost = set(range(held.start, held.stop + 20))
+    lost = set(range(first_lost.start, first_lost.stop + 20))
     assert set(offsets(log)) == set(range(1200)) - lost
-    assert [(d.first_offset, d.next_offset) for d in log.damage()] == [(held.start, held.stop + 20)]
+    assert [(d.first_offset, d.next_offset) for d in log.damage()] == [
+        (first_lost.start, first_lost.stop + 20)
+    ]
     log.close()

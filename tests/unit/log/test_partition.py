@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from queues.log import Entry, LogError, LogFailed, Partition, PartitionSettings
-from queues.log.mark import load_mark
-from queues.log.segment import list_segments, log_path
+from leveret.queues.log.files import LogError, LogFailed, Partition, PartitionSettings, RawRecord
+from leveret.queues.log.files.checkpoint_file import load_checkpoint
+from leveret.queues.log.files.segment import list_segments, log_path
 from tests.unit.log.helpers import FAST, entries, entry, fill, kill, offsets, small
 
 
@@ -23,19 +23,19 @@ def log(tmp_path):
 
 
 def reopened(partition: Partition) -> Partition:
-    """As after a kill: the old object syncs nothing more."""
+    """Reopen as after a kill: the old object syncs nothing more."""
     kill(partition)
     return Partition(partition.directory, partition.settings)
 
 
-def test_a_new_log_is_empty(log):
+def test_new_log_is_empty(log):
     assert (log.first_offset, log.next_offset, log.size) == (0, 0, 0)
     assert log.read(0) == []
     assert log.offset_for_time(0) == 0
     assert [s.sealed for s in log.segments()] == [False]
 
 
-def test_offsets_start_at_0_and_have_no_gap(log):
+def test_offsets_start_at_0_without_gaps(log):
     assert log.write(entries(0, 3), 1) == 0
     assert log.write(entries(3, 2), 1) == 3
     assert log.sync() == 5
@@ -64,14 +64,14 @@ def test_read_from_the_middle_beyond_the_end_and_below_the_start(log):
     assert log.read(-5)[0].offset == 0
 
 
-def test_read_gives_one_record_however_big(log):
+def test_read_returns_at_least_one_record_of_any_size(log):
     fill(log, 3, size=500)
     assert [r.offset for r in log.read(4, max_bytes=10)] == [4]
     assert [r.offset for r in log.read(8, max_bytes=1500)] == [8, 9, 10]
     assert [r.offset for r in log.read(8, max_records=3)] == [8, 9, 10]
 
 
-def test_a_big_write_becomes_several_batches(log):
+def test_large_write_becomes_several_batches(log):
     log.write([(b"", b"", b"", bytes([i]) * 700_000) for i in range(3)], 1)
     log.sync()
     assert log.view.batches_read == 0
@@ -79,7 +79,7 @@ def test_a_big_write_becomes_several_batches(log):
     assert log.view.batches_read == 3
 
 
-def test_a_small_read_of_a_big_batch_keeps_its_place(log):
+def test_small_reads_of_a_large_batch_continue_where_they_stopped(log):
     log.write([(b"", b"", b"", b"%d" % i + bytes(900_000)) for i in range(4)], 1)
     log.write([(b"", b"", b"", b"%d" % i + bytes(3_000_000)) for i in range(4, 6)], 1)
     log.sync()
@@ -92,11 +92,11 @@ def test_times_never_decrease_even_over_a_restart(log):
     log.write(entries(0, 1), 5000)
     log.write(entries(1, 1), 3000)
     log.sync()
-    again = reopened(log)
-    again.write(entries(2, 1), 100)
-    again.sync()
-    assert [r.time_ms for r in again.read(0)] == [5000, 5000, 5000]
-    again.close()
+    restarted = reopened(log)
+    restarted.write(entries(2, 1), 100)
+    restarted.sync()
+    assert [r.time_ms for r in restarted.read(0)] == [5000, 5000, 5000]
+    restarted.close()
 
 
 def test_segments_roll_by_size(tmp_path):
@@ -112,40 +112,40 @@ def test_segments_roll_by_size(tmp_path):
     log.close()
 
 
-def test_reopening_finds_everything_synced(tmp_path):
+def test_synced_records_are_recovered(tmp_path):
     log = small(tmp_path, 2_000)
     fill(log, 20)
     log.close()
-    again = small(tmp_path, 2_000)
-    assert offsets(again) == list(range(200))
-    assert (again.cut_bytes, again.damage()) == (0, [])
-    fill(again, 1)
-    assert offsets(again) == list(range(210))
-    again.close()
+    restarted = small(tmp_path, 2_000)
+    assert offsets(restarted) == list(range(200))
+    assert (restarted.cut_bytes, restarted.damage()) == (0, [])
+    fill(restarted, 1)
+    assert offsets(restarted) == list(range(210))
+    restarted.close()
 
 
-def test_what_was_written_but_not_synced_may_come_back_whole(log):
+def test_unsynced_write_may_survive_completely(log):
     fill(log, 2)
     log.write(entries(20, 10), 2000)
-    again = reopened(log)
-    assert offsets(again) == list(range(30))
-    again.close()
+    restarted = reopened(log)
+    assert offsets(restarted) == list(range(30))
+    restarted.close()
 
 
 @pytest.mark.parametrize("keep", [1, 63, 64, 300])
-def test_a_torn_tail_is_cut_and_counted(log, keep):
+def test_torn_tail_is_cut_and_counted(log, keep):
     fill(log, 2)
     flushed = log.size
     log.write(entries(20, 10), 2000)
     path = log_path(log.directory, 0)
     os.truncate(path, flushed + keep)
-    again = reopened(log)
-    assert again.cut_bytes == keep
+    restarted = reopened(log)
+    assert restarted.cut_bytes == keep
     assert path.stat().st_size == flushed
-    assert again.next_offset == 20
-    fill(again, 1)
-    assert offsets(again) == list(range(30))
-    again.close()
+    assert restarted.next_offset == 20
+    fill(restarted, 1)
+    assert offsets(restarted) == list(range(30))
+    restarted.close()
 
 
 def test_sampled_cuts_of_a_real_file_can_be_appended_to(tmp_path):
@@ -159,47 +159,47 @@ def test_sampled_cuts_of_a_real_file_can_be_appended_to(tmp_path):
         directory.mkdir()
         (directory / "log.id").write_bytes(log_id)
         log_path(directory, 0).write_bytes(data[:cut])
-        again = Partition(directory, FAST)
-        kept = again.next_offset
-        assert kept == 10 * (cut * 30 // len(data))
-        fill(again, 1)
-        assert offsets(again) == list(range(kept + 10))
-        again.close()
+        restarted = Partition(directory, FAST)
+        recovered = restarted.next_offset
+        assert recovered == 10 * (cut * 30 // len(data))
+        fill(restarted, 1)
+        assert offsets(restarted) == list(range(recovered + 10))
+        restarted.close()
 
 
-def test_rot_in_the_last_synced_batch_does_not_free_its_offsets(log):
+def test_damage_in_the_last_synced_batch_does_not_free_its_offsets(log):
     fill(log, 3)
     path = log_path(log.directory, 0)
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
-    again = reopened(log)
-    assert again.cut_bytes == 0
-    assert again.next_offset == 30
-    fill(again, 1)
-    assert offsets(again) == [*range(20), *range(30, 40)]
-    assert [(d.first_offset, d.next_offset) for d in again.damage()] == [(20, 30)]
-    again.close()
+    restarted = reopened(log)
+    assert restarted.cut_bytes == 0
+    assert restarted.next_offset == 30
+    fill(restarted, 1)
+    assert offsets(restarted) == [*range(20), *range(30, 40)]
+    assert [(d.first_offset, d.next_offset) for d in restarted.damage()] == [(20, 30)]
+    restarted.close()
 
 
-def test_a_file_shorter_than_what_was_synced_is_reported(log):
+def test_file_shorter_than_its_synced_data_is_reported(log):
     fill(log, 3)
     os.truncate(log_path(log.directory, 0), log.size - 8)
-    again = reopened(log)
-    assert again.next_offset == 30
-    assert offsets(again) == list(range(20))
-    assert len(again.damage()) == 1
-    fill(again, 1)
-    assert offsets(again)[-11:] == [19, *range(30, 40)]
-    again.close()
-    third = reopened(again)
+    restarted = reopened(log)
+    assert restarted.next_offset == 30
+    assert offsets(restarted) == list(range(20))
+    assert len(restarted.damage()) == 1
+    fill(restarted, 1)
+    assert offsets(restarted)[-11:] == [19, *range(30, 40)]
+    restarted.close()
+    third = reopened(restarted)
     assert offsets(third)[-11:] == [19, *range(30, 40)]
     third.close()
 
 
 @pytest.mark.parametrize("name", ["committed", "log.id", "00000000000000000000.index"])
 @pytest.mark.parametrize("harm", ["gone", "empty", "flipped"])
-def test_the_small_files_can_be_lost(tmp_path, name, harm):
+def test_small_files_can_be_lost(tmp_path, name, harm):
     log = small(tmp_path, 1 << 20)
     fill(log, 200, size=100)
     path = tmp_path / name
@@ -210,23 +210,23 @@ def test_the_small_files_can_be_lost(tmp_path, name, harm):
         if data:
             data[len(data) // 2] ^= 4
         path.write_bytes(data)
-    again = reopened(log)
-    assert offsets(again) == list(range(2000))
-    assert again.damage() == []
-    fill(again, 1, size=100)
-    assert again.read(2000)[0].offset == 2000
-    again.close()
+    restarted = reopened(log)
+    assert offsets(restarted) == list(range(2000))
+    assert restarted.damage() == []
+    fill(restarted, 1, size=100)
+    assert restarted.read(2000)[0].offset == 2000
+    restarted.close()
 
 
-def test_an_unfinished_compaction_is_cleaned_up(tmp_path):
+def test_unfinished_compaction_is_cleaned_up(tmp_path):
     log = small(tmp_path)
     fill(log, 2)
     leftover = tmp_path / "00000000000000000000.log.tmp"
     leftover.write_bytes(b"half")
-    again = reopened(log)
+    restarted = reopened(log)
     assert not leftover.exists()
-    assert offsets(again) == list(range(20))
-    again.close()
+    assert offsets(restarted) == list(range(20))
+    restarted.close()
 
 
 def test_offset_for_time_is_exact(tmp_path):
@@ -242,7 +242,7 @@ def test_offset_for_time_is_exact(tmp_path):
     log.close()
 
 
-def test_a_failed_sync_is_final(log, monkeypatch):
+def test_failed_sync_is_final(log, monkeypatch):
     durable = Partition(log.directory, PartitionSettings())
     fill(durable, 1)
     durable.write(entries(10, 5), 1)
@@ -263,7 +263,7 @@ def test_a_failed_sync_is_final(log, monkeypatch):
     durable.close()
 
 
-def test_a_failed_write_is_taken_back(log, monkeypatch):
+def test_failed_write_is_undone(log, monkeypatch):
     fill(log, 1)
     real, calls = os.pwrite, []
 
@@ -281,12 +281,12 @@ def test_a_failed_write_is_taken_back(log, monkeypatch):
     log.sync()
     assert offsets(log) == list(range(15))
     assert log.cut_bytes == 0
-    again = reopened(log)
-    assert offsets(again) == list(range(15))
-    again.close()
+    restarted = reopened(log)
+    assert offsets(restarted) == list(range(15))
+    restarted.close()
 
 
-def test_sync_really_syncs_file_and_directory(tmp_path, monkeypatch):
+def test_sync_calls_fsync_for_file_and_directory(tmp_path, monkeypatch):
     synced: list[str] = []
     for name in ("fsync", "fdatasync"):
         real = getattr(os, name)
@@ -305,29 +305,31 @@ def test_sync_really_syncs_file_and_directory(tmp_path, monkeypatch):
     assert synced == ["fdatasync 00000000000000000000.log"]
     synced.clear()
     log.write(entries(10, 10, size=50), 1)
-    assert synced == ["fdatasync 00000000000000000000.log"], "sealed before the next is made"
+    assert synced == ["fdatasync 00000000000000000000.log", "fsync segments.json.tmp"], (
+        "sealed before the next segment is created, and listed"
+    )
     synced.clear()
     log.sync()
     assert synced == ["fdatasync 00000000000000000010.log", "fsync log"]
     log.close()
 
 
-def test_closing_twice_is_free_and_closed_means_closed(log):
+def test_close_twice_and_use_after_close(log):
     log.close()
     log.close()
     with pytest.raises(LogFailed):
         log.write(entries(0, 1), 1)
 
 
-def test_the_mark_says_what_is_synced(log):
+def test_checkpoint_contains_the_synced_end(log):
     fill(log, 2)
     log.write(entries(20, 5), 1)
-    mark = load_mark(log.directory)
-    assert mark is not None
-    assert (mark.next_offset, mark.position) == (20, log.size)
+    checkpoint = load_checkpoint(log.directory)
+    assert checkpoint is not None
+    assert (checkpoint.next_offset, checkpoint.position) == (20, log.size)
 
 
-def test_opening_a_thousand_segments_reads_none_of_the_sealed_ones(tmp_path, monkeypatch):
+def test_opening_a_thousand_segments_reads_no_sealed_one(tmp_path, monkeypatch):
     log = small(tmp_path, 1)
     for i in range(1000):
         log.write(entries(5 * i, 5), i)
@@ -341,16 +343,16 @@ def test_opening_a_thousand_segments_reads_none_of_the_sealed_ones(tmp_path, mon
         return real(fd, size, at)
 
     monkeypatch.setattr(os, "pread", counted)
-    again = small(tmp_path, 1)
+    restarted = small(tmp_path, 1)
     assert len(read) <= 4
-    assert len(again.segments()) == 1000
-    assert [r.offset for r in again.read(2503, max_records=4)] == [2503, 2504, 2505, 2506]
+    assert len(restarted.segments()) == 1000
+    assert [r.offset for r in restarted.read(2503, max_records=4)] == [2503, 2504, 2505, 2506]
     assert len(read) <= 30
-    assert again.offset_for_time(777) == 777 * 5
-    again.close()
+    assert restarted.offset_for_time(777) == 777 * 5
+    restarted.close()
 
 
-def test_the_cost_of_a_read_does_not_grow_with_the_log(tmp_path):
+def test_cost_of_a_read_does_not_grow_with_the_log(tmp_path):
     costs = []
     for batches in (100, 800):
         log = small(tmp_path / str(batches), 200_000)
@@ -372,7 +374,7 @@ def test_the_cost_of_a_read_does_not_grow_with_the_log(tmp_path):
     assert set(costs) == {(True, True)}
 
 
-def test_reading_on_reads_each_batch_once(tmp_path):
+def test_sequential_reads_read_each_batch_once(tmp_path):
     log = small(tmp_path, 50_000)
     fill(log, 100, count=50, size=50)
     assert offsets(log) == list(range(5000))
@@ -388,12 +390,12 @@ def test_segment_size_is_checked(tmp_path, size):
 
 
 def open_below(directory: Path) -> list[str]:
-    """Files of this directory that are open; others of the process come and go."""
-    found = []
+    """Open files of this directory only; other files of the process may change."""
+    paths = []
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
-    return [path for path in found if path.startswith(f"{directory}/")]
+            paths.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in paths if path.startswith(f"{directory}/")]
 
 
 def test_no_file_descriptor_is_left_open(tmp_path):
@@ -406,7 +408,7 @@ def test_no_file_descriptor_is_left_open(tmp_path):
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A log against a list: what is synced is kept through kills, and only that is read."""
+    """A log compared with a list: synced records survive kills, and only they are readable."""
 
     @initialize(size=st.sampled_from([1, 400, 2_000, 100_000]))
     def open(self, size: int) -> None:
@@ -414,8 +416,8 @@ class LogMachine(RuleBasedStateMachine):
         self.settings = PartitionSettings(max_segment_bytes=size, durable=False)
         self.directory = Path(self.scratch.name)
         self.log = Partition(self.directory, self.settings)
-        self.synced: list[Entry] = []
-        self.written: list[Entry] = []
+        self.synced: list[RawRecord] = []
+        self.written: list[RawRecord] = []
 
     @rule(sizes=st.lists(st.integers(0, 60), max_size=12), key=st.binary(max_size=5))
     def write(self, sizes: list[int], key: bytes) -> None:
@@ -432,19 +434,19 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(lost=st.integers(0, 2_000))
     def kill(self, lost: int) -> None:
-        """The machine dies; of the bytes not synced some are gone."""
-        mark = load_mark(self.directory)
+        """A power failure: some of the unsynced bytes are lost."""
+        checkpoint = load_checkpoint(self.directory)
         base, size = list_segments(self.directory)[-1]
-        assert mark is not None
-        flushed = mark.position if mark.segment == base else 0
+        assert checkpoint is not None
+        flushed = checkpoint.position if checkpoint.segment == base else 0
         os.truncate(log_path(self.directory, base), max(flushed, size - lost))
         kill(self.log)
         self.log = Partition(self.directory, self.settings)
-        kept = self.log.next_offset
-        everything = self.synced + self.written
-        assert len(self.synced) <= kept <= len(everything)
+        recovered = self.log.next_offset
+        all_records = self.synced + self.written
+        assert len(self.synced) <= recovered <= len(all_records)
         assert self.log.damage() == []
-        self.synced, self.written = everything[:kept], []
+        self.synced, self.written = all_records[:recovered], []
 
     @rule()
     def restart(self) -> None:

@@ -1,60 +1,60 @@
 import pytest
 
-from queues.log import ProducerMark, ProducerTable, Verdict
-from queues.log import partition as partition_module
-from queues.log.segment import log_path
+from leveret.queues.log.files import ProducerSequence, ProducerState, SequenceResult
+from leveret.queues.log.files import partition as partition_module
+from leveret.queues.log.files.segment import log_path
 from tests.unit.log.helpers import entries, kill, small
 
-A, D, G = Verdict.ACCEPTED, Verdict.DUPLICATE, Verdict.GAP
+A, D, G = SequenceResult.ACCEPTED, SequenceResult.DUPLICATE, SequenceResult.GAP
 
 
-def test_features_row_82():
-    """Resend 1 after 2: one copy; a gap is refused."""
-    table = ProducerTable()
-    assert [table.judge(b"p", n) for n in (1, 2, 1, 2, 4, 3, 4)] == [A, A, D, D, G, A, A]
+def test_duplicates_and_gaps():
+    """Resending 1 after 2 stores one copy; a gap is rejected."""
+    table = ProducerState()
+    assert [table.accept(b"p", n) for n in (1, 2, 1, 2, 4, 3, 4)] == [A, A, D, D, G, A, A]
     assert table.last(b"p") == 4
 
 
-def test_producers_do_not_know_each_other():
-    table = ProducerTable()
-    assert [table.judge(b"p", 1), table.judge(b"q", 7), table.judge(b"q", 8)] == [A, A, A]
-    assert table.judge(b"p", 8) is G
+def test_producers_are_independent():
+    table = ProducerState()
+    assert [table.accept(b"p", 1), table.accept(b"q", 7), table.accept(b"q", 8)] == [A, A, A]
+    assert table.accept(b"p", 8) is G
 
 
-def test_one_numbered_stream_over_two_partitions():
-    """Gaps are judged over the log, duplicates by partition."""
-    left, right = ProducerTable(), ProducerTable()
-    assert left.judge(b"p", 1, right.last(b"p")) is A
-    assert right.judge(b"p", 2, left.last(b"p")) is A
-    assert left.judge(b"p", 3, right.last(b"p")) is A
-    assert right.judge(b"p", 5, left.last(b"p")) is G
-    assert right.judge(b"p", 2, left.last(b"p")) is D
-    # 2 was lost on its way to the right partition, 3 was not: both are sent again.
-    right = ProducerTable()
-    assert right.judge(b"p", 2, left.last(b"p")) is A
-    assert left.judge(b"p", 3, right.last(b"p")) is D
+def test_one_producer_on_two_partitions():
+    """Gaps are checked over the whole log, duplicates per partition."""
+    left, right = ProducerState(), ProducerState()
+    assert left.accept(b"p", 1, right.last(b"p")) is A
+    assert right.accept(b"p", 2, left.last(b"p")) is A
+    assert left.accept(b"p", 3, right.last(b"p")) is A
+    assert right.accept(b"p", 5, left.last(b"p")) is G
+    assert right.accept(b"p", 2, left.last(b"p")) is D
+    # 2 was lost before it reached the right partition, 3 was not: both are sent again.
+    right = ProducerState()
+    assert right.accept(b"p", 2, left.last(b"p")) is A
+    assert left.accept(b"p", 3, right.last(b"p")) is D
 
 
-def test_the_longest_silent_producer_is_forgotten_first():
-    table = ProducerTable({b"a": 1, b"b": 1}, limit=2)
-    table.judge(b"a", 2)
-    table.judge(b"c", 1)
+def test_least_recent_producer_is_evicted_first():
+    table = ProducerState({b"a": 1, b"b": 1}, limit=2)
+    table.accept(b"a", 2)
+    table.accept(b"c", 1)
     assert (table.last(b"a"), table.last(b"b"), table.last(b"c")) == (2, None, 1)
 
 
-def test_a_failed_write_lets_the_producer_try_again():
-    table = ProducerTable()
-    table.judge(b"p", 1)
+def test_producer_can_retry_after_a_failed_write():
+    table = ProducerState()
+    table.accept(b"p", 1)
     table.forget(b"p")
-    assert table.judge(b"p", 1) is A
+    assert table.accept(b"p", 1) is A
 
 
 def write(log, producer: bytes, sequence: int) -> None:
-    log.write(entries(log.next_offset, 1), 0, [ProducerMark(0, producer, sequence)])
+    log.write(entries(log.next_offset, 1), 0, [ProducerSequence(0, producer, sequence)])
     log.sync()
 
 
-def test_state_is_kept_over_a_crash(tmp_path):
+def test_state_survives_a_crash(tmp_path):
     log = small(tmp_path)
     write(log, b"p", 5)
     write(log, b"q", 1)
@@ -66,7 +66,7 @@ def test_state_is_kept_over_a_crash(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["nothing", "committed"])
-def test_state_is_kept_over_rolls_without_reading_old_segments(tmp_path, lost):
+def test_state_survives_rolls_without_reading_old_segments(tmp_path, lost):
     log = small(tmp_path, 300)
     for i in range(20):
         write(log, b"p%d" % (i % 3), i)
@@ -78,7 +78,7 @@ def test_state_is_kept_over_rolls_without_reading_old_segments(tmp_path, lost):
     again.close()
 
 
-def test_a_crash_right_after_a_roll_keeps_the_state(tmp_path):
+def test_state_survives_a_crash_right_after_a_roll(tmp_path):
     log = small(tmp_path, 100_000)
     write(log, b"p", 1)
     log.roll()
@@ -90,28 +90,28 @@ def test_a_crash_right_after_a_roll_keeps_the_state(tmp_path):
     again.close()
 
 
-def test_unsynced_sequences_come_back_only_with_their_records(tmp_path):
+def test_unsynced_sequences_survive_only_with_their_records(tmp_path):
     log = small(tmp_path)
     write(log, b"p", 1)
     size = log.size
-    log.write(entries(1, 1), 0, [ProducerMark(0, b"p", 2)])
+    log.write(entries(1, 1), 0, [ProducerSequence(0, b"p", 2)])
     kill(log)
     path = log_path(tmp_path, 0)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: size + 70])
+    data = path.read_bytes()
+    path.write_bytes(data[: size + 70])
     cut = small(tmp_path)
     assert (cut.producers(), cut.next_offset) == ({b"p": 1}, 1)
     kill(cut)
-    path.write_bytes(whole)
-    kept = small(tmp_path)
-    assert (kept.producers(), kept.next_offset) == ({b"p": 2}, 2)
-    kept.close()
+    path.write_bytes(data)
+    complete = small(tmp_path)
+    assert (complete.producers(), complete.next_offset) == ({b"p": 2}, 2)
+    complete.close()
 
 
-def test_marks_go_with_the_batch_that_holds_their_entry(tmp_path):
+def test_sequences_are_stored_in_the_batch_of_their_record(tmp_path):
     log = small(tmp_path, 100_000_000)
     big = [(b"", b"", b"", bytes(700_000))] * 3
-    log.write(big, 0, [ProducerMark(i, b"p", 10 + i) for i in range(3)])
+    log.write(big, 0, [ProducerSequence(i, b"p", 10 + i) for i in range(3)])
     log.sync()
     assert [batch.producers() for batch in log.view.batches(0)] == [
         {b"p": 10},
@@ -121,12 +121,12 @@ def test_marks_go_with_the_batch_that_holds_their_entry(tmp_path):
     log.close()
 
 
-def test_snapshots_bound_what_recovery_reads(tmp_path, monkeypatch):
+def test_snapshots_limit_the_reads_of_recovery(tmp_path, monkeypatch):
     monkeypatch.setattr(partition_module, "_SNAPSHOT_INTERVAL", 20_000)
     log = small(tmp_path, 10_000_000)
     write(log, b"early", 1)
     for i in range(200):
-        log.write(entries(log.next_offset, 10), 0, [ProducerMark(9, b"p", i)])
+        log.write(entries(log.next_offset, 10), 0, [ProducerSequence(9, b"p", i)])
         log.sync()
     snapshot = log._snapshot
     assert log.size - snapshot < 30_000 < log.size
@@ -137,7 +137,7 @@ def test_snapshots_bound_what_recovery_reads(tmp_path, monkeypatch):
     again.close()
 
 
-def test_a_failed_write_does_not_count(tmp_path, monkeypatch):
+def test_failed_write_does_not_change_the_state(tmp_path, monkeypatch):
     log = small(tmp_path)
     write(log, b"p", 1)
 
@@ -146,7 +146,7 @@ def test_a_failed_write_does_not_count(tmp_path, monkeypatch):
 
     monkeypatch.setattr("os.pwrite", full)
     with pytest.raises(Exception, match="No space"):
-        log.write(entries(1, 1), 0, [ProducerMark(0, b"p", 2), ProducerMark(0, b"q", 1)])
+        log.write(entries(1, 1), 0, [ProducerSequence(0, b"p", 2), ProducerSequence(0, b"q", 1)])
     monkeypatch.undo()
     assert log.producers() == {b"p": 1}
     log.close()

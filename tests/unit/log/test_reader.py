@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from queues.log import LogError, LogReader, Retention, apply_retention, compact
-from queues.log.segment import log_path
+from leveret.queues.log.files import LogError, LogReader, RetentionLimits, apply_retention, compact
+from leveret.queues.log.files.segment import log_path
 from tests.unit.log.helpers import entries, fill, small
 
 ROOT = Path(__file__).parents[3]
 READ_ALL = """
 import sys
 from pathlib import Path
-from queues.log import LogReader
+from leveret.queues.log.files import LogReader
 with LogReader(Path(sys.argv[1])) as reader:
     print(sum(batch.header.record_count for batch in reader.batches(0)), reader.next_offset)
 """
@@ -27,7 +27,7 @@ def read_all(reader: LogReader, start: int = 0) -> list[int]:
     ]
 
 
-def test_reader_sees_what_is_synced_and_no_more(tmp_path):
+def test_reader_returns_synced_records_only(tmp_path):
     log = small(tmp_path, 2_000)
     fill(log, 10)
     log.write(entries(100, 10), 5000)
@@ -80,7 +80,7 @@ def test_reader_in_another_process(tmp_path):
     log.close()
 
 
-def test_reader_without_a_mark_stops_at_the_last_whole_batch(tmp_path):
+def test_reader_without_a_checkpoint_stops_at_the_last_complete_batch(tmp_path):
     log = small(tmp_path, 100_000)
     fill(log, 10)
     log.close()
@@ -92,18 +92,18 @@ def test_reader_without_a_mark_stops_at_the_last_whole_batch(tmp_path):
         assert reader.damage() == []
 
 
-def test_segments_dropped_meanwhile_are_stepped_over(tmp_path):
+def test_segments_deleted_meanwhile_are_skipped(tmp_path):
     log = small(tmp_path, 2_000)
     fill(log, 40)
     with LogReader(tmp_path) as reader:
-        apply_retention(log, Retention(max_bytes=5_000), 0)
+        apply_retention(log, RetentionLimits(max_bytes=5_000), 0)
         left = log.first_offset
         assert left > 0
         assert read_all(reader) == list(range(left, 400))
     log.close()
 
 
-def test_segments_compacted_meanwhile_are_read_as_they_were_or_are(tmp_path):
+def test_segments_compacted_meanwhile_are_read_in_old_or_new_form(tmp_path):
     log = small(tmp_path, 2_000)
     fill(log, 40)
     with LogReader(tmp_path) as reader:
@@ -117,7 +117,7 @@ def test_segments_compacted_meanwhile_are_read_as_they_were_or_are(tmp_path):
     log.close()
 
 
-def test_the_end_of_a_reader_is_compacted_behind_its_back(tmp_path):
+def test_last_segment_of_a_reader_is_compacted_meanwhile(tmp_path):
     log = small(tmp_path, 2_000)
     fill(log, 10)
     with LogReader(tmp_path) as reader:
@@ -142,6 +142,6 @@ def test_batches_stop_where_asked(tmp_path):
     log.close()
 
 
-def test_no_log_is_an_error(tmp_path):
+def test_missing_log_is_an_error(tmp_path):
     with pytest.raises(LogError, match="no log"):
         LogReader(tmp_path)

@@ -2,8 +2,14 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from queues.log import SpecError, parse_max_age, parse_offset_spec, resolve_offset
-from queues.log.spec import OffsetKind, OffsetSpec
+from leveret.queues.log.files import SpecError
+from leveret.queues.log.spec import (
+    OffsetKind,
+    OffsetSpec,
+    parse_max_age,
+    parse_offset_spec,
+    resolve_offset,
+)
 from tests.unit.log.helpers import fill, small
 
 HOUR = 3_600_000
@@ -38,7 +44,7 @@ def test_offset_specifications(value, expected):
     "value",
     ["First", "", "1", "1H", "h", "-1h", "0s", "1 h", "1h ", "\u0661h", True, 1.5, b"first", {}],
 )
-def test_what_is_no_offset_is_refused_with_its_text(value):
+def test_invalid_offset_is_rejected_with_a_text(value):
     with pytest.raises(SpecError, match="x-stream-offset must be") as error:
         parse_offset_spec(value)
     assert repr(value) in str(error.value)
@@ -56,12 +62,12 @@ def test_max_age(text, seconds):
 
 
 @pytest.mark.parametrize("value", ["", "7", "7d", "D", "0D", "-1D", "7DD", " 7D", "1.5h", 7, None])
-def test_max_age_that_cannot_be_read_is_refused(value):
+def test_invalid_max_age_is_rejected(value):
     with pytest.raises(SpecError, match="x-max-age"):
         parse_max_age(value)
 
 
-def test_resolving_clamps_to_what_there_is(tmp_path):
+def test_resolved_offsets_are_clamped_to_the_log(tmp_path):
     log = small(tmp_path, 2_000)
     fill(log, 40)
     log.drop_oldest(2)

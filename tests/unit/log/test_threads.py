@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from queues.log import Partition
+from leveret.queues.log.files import Partition
 from tests.unit.log.helpers import entries, small
 
 BATCHES = 400
@@ -27,7 +27,7 @@ def follow(log: Partition, progress: dict[int, int], step: int) -> None:
             progress[step] += 1
 
 
-def test_readers_follow_the_writer_through_rolls_and_dropped_segments(tmp_path):
+def test_readers_follow_the_writer_through_rolls_and_deleted_segments(tmp_path):
     log = small(tmp_path, 20_000)
     progress = {1: 0, 64: 0}
     with ThreadPoolExecutor(3) as pool:

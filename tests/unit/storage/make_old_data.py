@@ -1,4 +1,4 @@
-"""Writes the data directory that `test_migrations` opens: run once per released schema version.
+"""Writes a data directory for `test_migrations`; run once per released schema version.
 
 python -m tests.unit.storage.make_old_data tests/data/store-v1
 """
@@ -14,25 +14,23 @@ import tempfile
 from array import array
 from pathlib import Path
 
-from leveret.model.history import EventKind, OriginKind
-from leveret.model.store import (
+from leveret.model.definitions import (
     BindingDefinition,
     ExchangeDefinition,
     GroupOffset,
-    Lease,
-    Live,
     Origin,
     PolicyDefinition,
     QueueDefinition,
-    Snapshot,
     UserDefinition,
     VhostDefinition,
 )
+from leveret.model.history import EventKind, OriginKind
+from leveret.model.store import LiveMessages, Snapshot
 from tests.contract.stores import Harness
 
 
 async def fill(directory: Path) -> None:
-    """Leave the data as a crash would: not closed."""
+    """Leave the data as a crash would: do not close the store."""
     harness = Harness(directory)
     now = harness.clock()
     for value in (
@@ -45,14 +43,13 @@ async def fill(directory: Path) -> None:
         PolicyDefinition("/", "short", pattern="^orders", definition='{"max-length": 10}'),
         GroupOffset(2, "readers", 41, now),
         Origin(1, OriginKind.PUBLISHER, "/", "guest", "127.0.0.1:5000", 1, created_ms=now),
-        Lease(1000),
     ):
         harness.store.save(value)
     for body in (b"order 1", b"\x00order 2\xff", b"order 3"):
         harness.publish(body)
     await harness.durable()
     harness.ack([1])
-    harness.store.save(Snapshot(1, (Live(array("Q", [2, 3]), array("I", [9, 7])),)))
+    harness.store.save(Snapshot(1, (LiveMessages(array("Q", [2, 3]), array("I", [9, 7])),)))
     await harness.durable()
     harness.publish(b"order 4")
     harness.publish(b"")
@@ -64,7 +61,7 @@ async def fill(directory: Path) -> None:
 def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         asyncio.run(fill(Path(scratch)))
-        # Fold the write-ahead log into the one file that is kept.
+        # Move the write-ahead log into the database file, the only file that is kept.
         connection = sqlite3.connect(Path(scratch) / "leveret.db")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("VACUUM")

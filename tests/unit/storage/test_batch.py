@@ -1,19 +1,14 @@
 from __future__ import annotations
 
 from array import array
-from types import SimpleNamespace
 
 import pytest
 
+from leveret.model.definitions import VhostDefinition
 from leveret.model.history import EventKind
-from leveret.model.store import (
-    Lease,
-    Live,
-    NewMessage,
-    Snapshot,
-    VhostDefinition,
-)
-from queues.storage.batch import Batch, IdRanges
+from leveret.model.message import Address, Message
+from leveret.model.store import LiveMessages, NewMessage, Snapshot
+from leveret.queues.storage.batch import Batch, IdRanges
 
 
 def message(message_id: int) -> NewMessage:
@@ -29,14 +24,20 @@ def ranges(*batches: list[int]) -> IdRanges:
     return lost
 
 
-def test_ranges_hold_every_id_of_the_failed_batches():
+def test_id_ranges_contain_every_id_of_failed_batches():
     lost = ranges([5, 6, 7], [], [8, 9], [20, 22])
     assert [i for i in range(30) if i in lost] == [5, 6, 7, 8, 9, 20, 21, 22]
     assert bool(lost)
     assert not ranges()
 
 
-def test_a_new_batch_is_empty():
+def log_message(message_id: int) -> Message:
+    message = Message.build(Address.of("", "log"), b"\x00\x00", b"abc")
+    message.id = message_id
+    return message
+
+
+def test_new_batch_is_empty():
     batch = Batch(1)
     assert batch.is_empty
     assert not batch.has_sql
@@ -44,7 +45,7 @@ def test_a_new_batch_is_empty():
 
 def test_log_records_alone_need_no_sql():
     batch = Batch(1)
-    batch.logs[object()] = [b"record"]  # type: ignore[index]
+    batch.logs[object()] = [log_message(9)]  # type: ignore[index]
     assert not batch.is_empty
     assert not batch.has_sql
 
@@ -56,11 +57,8 @@ def failed() -> Batch:
     batch.events[EventKind.ENQUEUED, 1, 0, None] = (5, [10, 11], [4, 4])
     batch.events[EventKind.ACKED, 1, 0, None] = (5, [3, 10], None)
     batch.changes[VhostDefinition, ("/",)] = (VhostDefinition("/", "old"), True)
-    batch.snapshots[1] = Snapshot(1, (Live(array("Q", [4, 11]), array("I", [9, 4])),))
-    batch.discards = [3, 10]
-    batch.strips = [2]
-    batch.lease = Lease(100)
-    batch.logs[object()] = [b"record"]  # type: ignore[index]
+    batch.snapshots[1] = Snapshot(1, (LiveMessages(array("Q", [4, 11]), array("I", [9, 4])),))
+    batch.logs[object()] = [log_message(9)]  # type: ignore[index]
     return batch
 
 
@@ -71,25 +69,22 @@ def test_carry_keeps_everything_but_new_messages(failed: Batch):
     assert batch.logs == {}
     assert batch.events == {(EventKind.ACKED, 1, 0, None): (5, [3], None)}
     assert batch.changes == failed.changes
-    assert batch.snapshots[1].parts == (Live(array("Q", [4]), array("I", [9])),)
-    assert (batch.discards, batch.strips, batch.lease) == ([3], [2], Lease(100))
+    assert batch.snapshots[1].parts == (LiveMessages(array("Q", [4]), array("I", [9])),)
 
 
-def test_what_is_newer_wins_over_what_is_carried(failed: Batch):
+def test_newer_changes_win_over_carried_ones(failed: Batch):
     batch = Batch(2)
     batch.events[EventKind.ACKED, 1, 0, None] = (6, [4], None)
     batch.events[EventKind.ENQUEUED, 1, 0, None] = (6, [12], [7])
     batch.changes[VhostDefinition, ("/",)] = (VhostDefinition("/"), False)
-    batch.lease = Lease(200)
     batch.carry(failed, ranges([10, 11]))
     assert batch.changes[VhostDefinition, ("/",)][1] is False
-    assert batch.lease == Lease(200)
     assert batch.events[EventKind.ACKED, 1, 0, None][1] == [3, 4]
     assert batch.events[EventKind.ENQUEUED, 1, 0, None] == (5, [12], [7])
 
 
-def test_what_is_indispensable_is_carried_with_all_that_is_said_about_it(failed: Batch):
-    failed.firm, failed.bound = {11}, {11}
+def test_must_not_lose_messages_are_carried_with_their_events(failed: Batch):
+    failed.must_not_lose, failed.atomic = {11}, {11}
     lost = IdRanges()
     lost.add_batch(failed)
     assert [i for i in range(20) if i in lost] == [10]
@@ -98,16 +93,16 @@ def test_what_is_indispensable_is_carried_with_all_that_is_said_about_it(failed:
     batch.carry(failed, lost)
     assert [row[0] for row in batch.rows] == [11, 12]
     assert batch.events[EventKind.ENQUEUED, 1, 0, None] == (5, [11], [4])
-    assert batch.snapshots[1].parts == (Live(array("Q", [4, 11]), array("I", [9, 4])),)
-    assert (batch.firm, batch.bound, batch.bytes) == ({11}, {11}, 4)
+    assert batch.snapshots[1].parts == (LiveMessages(array("Q", [4, 11]), array("I", [9, 4])),)
+    assert (batch.must_not_lose, batch.atomic, batch.bytes) == ({11}, {11}, 4)
 
 
-def test_log_records_that_are_indispensable_come_before_newer_ones():
+def test_carried_log_records_precede_newer_ones():
     sink = object()
-    old, kept, newer = (SimpleNamespace(id=i, body_size=3) for i in (10, 11, 12))
+    old, must_not_lose, newer = (log_message(i) for i in (10, 11, 12))
     failed, batch = Batch(1), Batch(2)
-    failed.logs[sink], failed.firm = [old, kept], {11}  # type: ignore[index]
+    failed.logs[sink], failed.must_not_lose = [old, must_not_lose], {11}  # type: ignore[index]
     batch.logs[sink] = [newer]  # type: ignore[index]
     batch.carry(failed, IdRanges())
-    assert list(batch.logs.values()) == [[kept, newer]]
+    assert list(batch.logs.values()) == [[must_not_lose, newer]]
     assert batch.log_bytes == 3

@@ -1,8 +1,8 @@
-"""Random work, full disks in the middle of it, and a crash after every batch, against a model.
+"""Random work, with full disks and a crash after every batch, compared with a model.
 
-A batch fails at a random statement of its transaction. Whatever becomes of it, a copy of the files
-opened at that moment holds exactly the batches that were reported committed: what was settled is
-settled, what was published is there with its content, and a lost batch has left nothing.
+A batch fails at a random statement of its transaction. In any case, a copy of the files opened at
+that moment holds exactly the batches that were reported committed: settled messages are settled,
+published ones are there with their content, and a lost batch has left nothing.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveret.model.history import EventKind
-from leveret.model.store import Failed, Indispensable, Live, Snapshot, StoreState
-from queues.storage import sql_store
-from tests.contract.stores import DEADLINE, Harness, copy_as_after_a_crash, quick_disk
+from leveret.model.store import BatchFailed, LiveMessages, MustNotLose, Snapshot, StoreState
+from leveret.queues.storage import sql_store
+from tests.contract.stores import DEADLINE, Harness, copy_as_after_crash, memory_disk
 
 QUEUES = (1, 2)
 
 
 @dataclass
 class Model:
-    """What is on disk, what the batches under way hold, and what the broker has in memory."""
+    """What is on disk, in the pending batches, and in the memory of the broker."""
 
     stored: set[tuple[int, int]] = field(default_factory=set)
     settled: set[tuple[int, int]] = field(default_factory=set)
     new: set[tuple[int, int]] = field(default_factory=set)
-    firm: set[tuple[int, int]] = field(default_factory=set)
+    must_not_lose: set[tuple[int, int]] = field(default_factory=set)
     newly_settled: set[tuple[int, int]] = field(default_factory=set)
-    held: dict[int, list[int]] = field(default_factory=lambda: {queue: [] for queue in QUEUES})
+    in_memory: dict[int, list[int]] = field(default_factory=lambda: {queue: [] for queue in QUEUES})
     bodies: dict[int, bytes] = field(default_factory=dict)
 
     def committed(self) -> None:
         self.stored |= self.new
         self.settled |= self.newly_settled
-        self.new, self.firm, self.newly_settled = set(), set(), set()
+        self.new, self.must_not_lose, self.newly_settled = set(), set(), set()
 
     def failed(self) -> None:
-        """New messages are lost; what was settled or is indispensable is tried again."""
-        self.new = set(self.firm)
+        """New messages are lost; settled events and `MustNotLose` messages are tried again."""
+        self.new = set(self.must_not_lose)
 
     def live(self, queue: int) -> list[int]:
         return sorted(i for at, i in self.stored - self.settled if at == queue)
 
 
-class Player:
+class StoreWithModel:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._copies = 0
@@ -64,37 +64,37 @@ class Player:
         for queue in QUEUES:
             self.harness.declare(queue)
 
-    def publish(self, queues: set[int], body: bytes, firm: bool) -> None:
+    def publish(self, queues: set[int], body: bytes, must_not_lose: bool) -> None:
         message_id = self.harness.publish(body, queues)
         self.model.bodies[message_id] = body
-        places = {(queue, message_id) for queue in queues}
-        self.model.new |= places
+        positions = {(queue, message_id) for queue in queues}
+        self.model.new |= positions
         for queue in queues:
-            self.model.held[queue].append(message_id)
-        if firm:
-            self.harness.store.save(Indispensable([message_id]))
-            self.model.firm |= places
+            self.model.in_memory[queue].append(message_id)
+        if must_not_lose:
+            self.harness.store.save(MustNotLose([message_id]))
+            self.model.must_not_lose |= positions
 
-    def settle(self, queue: int, places: set[int]) -> None:
-        held = self.model.held[queue]
-        ids = [held[place] for place in places if place < len(held)]
+    def settle(self, queue: int, positions: set[int]) -> None:
+        message_ids = self.model.in_memory[queue]
+        ids = [message_ids[position] for position in positions if position < len(message_ids)]
         self.harness.store.record_many(EventKind.ACKED, queue, ids)
         self.model.newly_settled |= {(queue, i) for i in ids}
-        self.model.held[queue] = [i for i in held if i not in ids]
+        self.model.in_memory[queue] = [i for i in message_ids if i not in ids]
 
     def snapshot(self, queue: int, trim: bool) -> None:
-        """The broker does not tell lost messages from others: it holds them in memory."""
-        ids = self.model.held[queue]
+        """Includes lost messages: the broker still holds them in memory."""
+        ids = self.model.in_memory[queue]
         sizes = array("I", [len(self.model.bodies[i]) for i in ids])
-        self.harness.store.save(Snapshot(queue, (Live(array("Q", ids), sizes),), trim))
+        self.harness.store.save(Snapshot(queue, (LiveMessages(array("Q", ids), sizes),), trim))
 
     async def commit(self, fails_at: int | None) -> None:
-        """One batch; with a number, that statement of it meets a full disk."""
+        """Commit one batch; its statement number `fails_at` fails with a full disk."""
         before = len(self.harness.outcomes)
         with self._full_disk(fails_at):
             await self.harness.durable()
             for outcome in self.harness.outcomes[before:]:
-                (self.model.failed if isinstance(outcome, Failed) else self.model.committed)()
+                (self.model.failed if isinstance(outcome, BatchFailed) else self.model.committed)()
             await self.check()
         before = len(self.harness.outcomes)
         async with asyncio.timeout(DEADLINE):
@@ -123,10 +123,10 @@ class Player:
             yield
 
     async def check(self) -> None:
-        """Crash here: what is there afterwards?"""
+        """Simulate a crash now, and check the recovered state."""
         copy = self._directory / f"copy{self._copies}"
         self._copies += 1
-        copy_as_after_a_crash(self._directory / "data", copy)
+        copy_as_after_crash(self._directory / "data", copy)
         crashed = Harness(copy)
         assert not crashed.recovered.damaged
         for queue in QUEUES:
@@ -141,36 +141,36 @@ queues = st.sampled_from(QUEUES)
 steps = st.lists(
     st.one_of(
         st.tuples(
-            st.just(Player.publish),
+            st.just(StoreWithModel.publish),
             st.sets(queues, min_size=1),
             st.binary(max_size=20),
             st.booleans(),
         ),
-        st.tuples(st.just(Player.settle), queues, st.sets(st.integers(0, 5), max_size=3)),
-        st.tuples(st.just(Player.snapshot), queues, st.booleans()),
-        st.tuples(st.just(Player.commit), st.none() | st.integers(0, 6)),
+        st.tuples(st.just(StoreWithModel.settle), queues, st.sets(st.integers(0, 5), max_size=3)),
+        st.tuples(st.just(StoreWithModel.snapshot), queues, st.booleans()),
+        st.tuples(st.just(StoreWithModel.commit), st.none() | st.integers(0, 6)),
     ),
     max_size=25,
 )
 Step = tuple[Callable[..., Any], Any]
 
 
-async def play(directory: Path, story: list[Step]) -> None:
-    player = Player(directory)
-    await player.commit(None)
-    for step, *values in story:
-        done = step(player, *values)
-        if done is not None:
-            await done
-    await player.commit(None)
-    await player.harness.close()
+async def run_steps(directory: Path, step_list: list[Step]) -> None:
+    subject = StoreWithModel(directory)
+    await subject.commit(None)
+    for step, *values in step_list:
+        awaitable = step(subject, *values)
+        if awaitable is not None:
+            await awaitable
+    await subject.commit(None)
+    await subject.harness.close()
 
 
 @settings(max_examples=30)
 @given(steps)
-def test_a_crash_after_any_batch_leaves_what_was_reported(story: list[Step]):
+def test_crash_after_any_batch_leaves_the_reported_batches(step_list: list[Step]):
     with (
-        tempfile.TemporaryDirectory(dir=quick_disk()) as directory,
+        tempfile.TemporaryDirectory(dir=memory_disk()) as directory,
         patch.object(sql_store, "RETRY_SECONDS", 0.001),
     ):
-        asyncio.run(play(Path(directory), story))
+        asyncio.run(run_steps(Path(directory), step_list))

@@ -1,4 +1,4 @@
-"""Full disks and broken ones: what is reported committed is there, and nothing else is claimed."""
+"""Full and broken disks: exactly the batches reported committed are there."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ import errno
 import resource
 import subprocess
 import sys
+import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from leveret.model.definitions import VhostDefinition
 from leveret.model.history import EventKind
+from leveret.model.message import Address, Message
 from leveret.model.store import (
-    Committed,
+    BatchCommitted,
+    BatchFailed,
     DiskFull,
-    Failed,
-    Indispensable,
-    Live,
-    Retention,
+    LiveMessages,
+    LoggedMessage,
+    MustNotLose,
+    RetentionRequest,
     Snapshot,
     StoreError,
     StoreFailed,
     StoreState,
-    VhostDefinition,
 )
-from queues.storage.packing import unpack_ids
-from queues.storage.writer import Writer
+from leveret.queues.storage.packing import unpack_ids
+from leveret.queues.storage.writer import Writer
 from tests.contract.stores import DEADLINE, Harness
+from tests.support.polling import wait_until_async
 
 LARGE = bytes(300_000)
 
 
 async def limit_pages(harness: Harness, spare: int | None) -> None:
-    """Let the database grow by so many pages and no further; None lifts the limit."""
+    """Limit the growth of the database to `spare` pages; None lifts the limit."""
     writer = await idle_writer(harness)
     used = writer._connection.execute("PRAGMA page_count").fetchone()[0]
     limit = 1 << 30 if spare is None else used + spare
@@ -43,22 +47,25 @@ async def limit_pages(harness: Harness, spare: int | None) -> None:
 
 
 async def idle_writer(harness: Harness) -> Writer:
-    """Its connection may be used from here only while it has nothing to do."""
+    """Tests may use the writer's connection only while it is idle."""
     writer = harness.sql._writer
     assert writer is not None
-    await until(lambda: harness.sql._in_flight is None and writer._wal_pages == 0)
+    await wait_until_async(lambda: harness.sql._in_flight is None and writer._wal_pages == 0)
     return writer
 
 
+RECORD = Message.build(Address.of("", "log"), b"\x00\x00", b"record")
+
+
 class BadSink:
-    """A log whose disk misbehaves."""
+    """A log whose disk fails."""
 
     def __init__(self, error: OSError, rollback_error: OSError | None = None) -> None:
         self.error: OSError | None = error
         self.rollback_error = rollback_error
         self.rolled_back = 0
 
-    def write(self, records: Sequence[object]) -> object:
+    def write(self, records: Sequence[LoggedMessage]) -> int:
         return len(records)
 
     def sync(self) -> None:
@@ -66,18 +73,12 @@ class BadSink:
             raise self.error
 
     def end(self) -> tuple[str, int]:
-        return "log", 7
+        return "1", 7
 
     def rollback(self) -> None:
         self.rolled_back += 1
         if self.rollback_error is not None:
             raise self.rollback_error
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -89,68 +90,68 @@ async def harness(tmp_path: Path) -> Harness:
     return harness
 
 
-async def test_a_full_disk_fails_the_batch_and_no_more(harness: Harness, tmp_path: Path):
+async def test_full_disk_fails_only_the_batch(harness: Harness, tmp_path: Path):
     await limit_pages(harness, 0)
     lost = harness.publish(LARGE)
     harness.ack([1, 2])
     harness.store.save(VhostDefinition("defined meanwhile"))
-    mark = await harness.durable()
+    number = await harness.durable()
     (failure,) = harness.failed
-    assert (failure.mark, failure.is_fatal) == (mark, False)
+    assert (failure.batch_number, failure.is_fatal) == (number, False)
     assert isinstance(failure.error, DiskFull)
-    # The acks and the definition fit, and follow by themselves.
-    await until(lambda: harness.store.state is StoreState.RUNNING)
+    # The acks and the definition fit, and are committed without further calls.
+    await wait_until_async(lambda: harness.store.state is StoreState.RUNNING)
     await limit_pages(harness, None)
-    kept = harness.publish(LARGE)
+    stored = harness.publish(LARGE)
     await harness.durable()
     await harness.close()
-    again = Harness(tmp_path)
-    assert again.live() == [*range(3, 11), kept]
-    assert lost not in again.live()
-    assert await again.bodies([kept]) == [LARGE]
-    assert VhostDefinition("defined meanwhile") in again.recovered.definitions
-    await again.close()
+    reopened = Harness(tmp_path)
+    assert reopened.live() == [*range(3, 11), stored]
+    assert lost not in reopened.live()
+    assert await reopened.bodies([stored]) == [LARGE]
+    assert VhostDefinition("defined meanwhile") in reopened.recovered.definitions
+    await reopened.close()
 
 
-async def test_acks_wait_out_a_full_disk(harness: Harness, tmp_path: Path):
+async def test_acks_are_committed_after_a_full_disk(harness: Harness, tmp_path: Path):
     await limit_pages(harness, 0)
     for first in (1, 3, 5):
         harness.publish(LARGE)
         harness.ack([first, first + 1])
-        # Too much for the pages that are left, so that even the acks cannot be written.
+        # Too large for the remaining pages, so that not even the acks can be written.
         harness.store.save(VhostDefinition("large", "x" * 300_000))
         await harness.durable()
         assert harness.store.state is StoreState.DISK_FULL
     assert len(harness.failed) >= 3
     assert len(harness.committed) == 1
     await limit_pages(harness, None)
-    await until(lambda: harness.store.state is StoreState.RUNNING)
+    await wait_until_async(lambda: harness.store.state is StoreState.RUNNING)
     await harness.close()
-    again = Harness(tmp_path)
-    assert again.live() == [7, 8, 9, 10]
-    assert again.recovered.clean
-    await again.close()
+    reopened = Harness(tmp_path)
+    assert reopened.live() == [7, 8, 9, 10]
+    assert reopened.recovered.clean
+    await reopened.close()
 
 
-async def test_nothing_is_recorded_about_a_message_that_was_lost(harness: Harness, tmp_path: Path):
+async def test_lost_messages_have_no_events(harness: Harness, tmp_path: Path):
     await limit_pages(harness, 0)
     lost = harness.publish(LARGE)
     await harness.durable()
     await limit_pages(harness, None)
-    await until(lambda: harness.sql._retry is None)
+    await wait_until_async(lambda: harness.sql._retry is None)
     # The broker may still hold it in memory, deliver it and take a snapshot of its queue.
     harness.store.record(EventKind.DELIVERED, 1, lost)
-    held = Live(array("Q", [*range(1, 11), lost]), array("I", [5] * 11))
-    harness.store.save(Snapshot(1, (held,)))
+    live = LiveMessages(array("Q", [*range(1, 11), lost]), array("I", [5] * 11))
+    harness.store.save(Snapshot(1, (live,)))
     await harness.durable()
     harness.ack([lost, 1])
     await harness.durable()
     rows = harness.query("SELECT ids FROM events")
     assert all(lost not in unpack_ids(ids) for (ids,) in rows)
     await harness.close()
-    again = Harness(tmp_path)
-    assert again.live() == list(range(2, 11))
-    await again.close()
+    reopened = Harness(tmp_path)
+    assert reopened.live() == list(range(2, 11))
+    await reopened.close()
 
 
 async def test_closing_on_a_full_disk_ends(harness: Harness, tmp_path: Path):
@@ -159,68 +160,133 @@ async def test_closing_on_a_full_disk_ends(harness: Harness, tmp_path: Path):
     harness.ack([1])
     harness.store.save(VhostDefinition("large", "x" * 300_000))
     await harness.durable()
-    told: list[StoreState] = []
-    harness.store._on_failed = lambda _: told.append(harness.store.state)  # type: ignore[attr-defined]
+    states: list[StoreState] = []
+    harness.on_failed = lambda _: states.append(harness.store.state)
     await harness.close()
     assert harness.store.state is StoreState.CLOSED
-    assert told[-1] is StoreState.FAILED  # nobody goes on waiting for a batch that never comes
-    again = Harness(tmp_path)
-    assert not again.recovered.clean
-    assert again.live() == list(range(1, 11))
-    await again.close()
+    assert states[-1] is StoreState.FAILED  # clients must not wait for a batch that never commits
+    reopened = Harness(tmp_path)
+    assert not reopened.recovered.clean
+    assert reopened.live() == list(range(1, 11))
+    await reopened.close()
 
 
-async def test_a_full_log_disk_fails_the_batch_whole(harness: Harness, tmp_path: Path):
+async def test_full_log_disk_fails_the_whole_batch(harness: Harness, tmp_path: Path):
     sink = BadSink(OSError(errno.ENOSPC, "No space left on device"))
-    harness.store.append_log(sink, b"record")
+    harness.store.append_log(sink, RECORD)
     harness.publish()
     await harness.durable()
     assert isinstance(harness.failed[0].error, DiskFull)
     assert sink.rolled_back == 1
     sink.error = None
-    harness.store.append_log(sink, b"record")
+    harness.store.append_log(sink, RECORD)
     await harness.durable()
     assert harness.committed[-1].logs == {sink: 1}
     await harness.close()
-    again = Harness(tmp_path)
-    assert again.live() == list(range(1, 11))
-    await again.close()
+    reopened = Harness(tmp_path)
+    assert reopened.live() == list(range(1, 11))
+    await reopened.close()
 
 
-async def test_a_failed_fsync_ends_the_store(harness: Harness, tmp_path: Path):
+class WaitingSink(BadSink):
+    """A log whose sync takes until the test ends it."""
+
+    def __init__(self) -> None:
+        super().__init__(OSError())
+        self.may_end = threading.Event()
+        self.has_ended = False
+
+    def sync(self) -> None:
+        assert self.may_end.wait(DEADLINE)
+        self.has_ended = True
+
+    def rollback(self) -> None:
+        assert self.has_ended
+        super().rollback()
+
+
+async def test_one_of_many_syncs_fails_and_all_logs_are_rolled_back(harness: Harness):
+    """Many logs are synced in parallel; the rollback waits until none is being synced any more."""
+    full, slow = BadSink(OSError(errno.ENOSPC, "No space left on device")), WaitingSink()
+    others = [BadSink(OSError()) for _ in range(30)]
+    for sink in others:
+        sink.error = None
+    for sink in (full, slow, *others):
+        harness.store.append_log(sink, RECORD)
+    asyncio.get_running_loop().call_later(0.05, slow.may_end.set)
+    await harness.durable()
+    assert isinstance(harness.failed[0].error, DiskFull)
+    assert [sink.rolled_back for sink in (full, slow, *others)] == [1] * 32
+    full.error = None
+    harness.store.append_log(full, RECORD)
+    await harness.durable()
+    assert harness.committed[-1].logs == {full: 1}
+    await harness.close()
+
+
+async def test_failed_fsync_ends_the_store(harness: Harness, tmp_path: Path):
     sink = BadSink(OSError(errno.EIO, "Input/output error"))
-    harness.store.append_log(sink, b"record")
+    harness.store.append_log(sink, RECORD)
     harness.publish()
     harness.store.flush()
-    harness.publish()  # grows while the first one fails
+    harness.publish()  # joins the next batch while the first one fails
     await harness.durable()
     assert [failure.is_fatal for failure in harness.failed] == [True, True]
     assert harness.store.state is StoreState.FAILED
-    # It takes no more work, however good the disk is now.
+    # It accepts no more work, although the disk works again.
     sink.error = None
     harness.publish()
     await harness.durable()
     assert isinstance(harness.failed[-1].error, StoreFailed)
     assert len(harness.committed) == 1
     assert await harness.bodies([1]) == [b"hello"]
-    await harness.store.sweep(Retention(10))
+    await harness.store.apply_retention(RetentionRequest(10))
     await harness.close()
-    again = Harness(tmp_path)
-    assert again.live() == list(range(1, 11))
-    assert not again.recovered.clean
-    await again.close()
+    reopened = Harness(tmp_path)
+    assert reopened.live() == list(range(1, 11))
+    assert not reopened.recovered.clean
+    await reopened.close()
 
 
-async def test_a_log_that_cannot_roll_back_ends_the_store(harness: Harness):
+@pytest.mark.parametrize("phase", ["prepare", "finish"])
+async def test_job_on_a_full_disk_fails_the_batch_and_is_dropped(harness: Harness, phase: str):
+    class FullDiskJob:
+        runs = 0
+
+        def prepare(self) -> None:
+            self.run("prepare")
+
+        def finish(self) -> None:
+            self.run("finish")
+
+        def run(self, running: str) -> None:
+            if running == phase:
+                self.runs += 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    job, sink = FullDiskJob(), BadSink(OSError())
+    sink.error = None
+    harness.store.append_job(job)
+    harness.store.append_log(sink, RECORD)
+    await harness.durable()
+    assert isinstance(harness.failed[0].error, DiskFull)
+    assert sink.rolled_back == (phase == "finish")
+    harness.store.append_log(sink, RECORD)
+    await harness.durable()
+    assert (job.runs, harness.committed[-1].jobs) == (1, [])
+    await harness.close()
+
+
+async def test_log_that_cannot_roll_back_ends_the_store(harness: Harness):
     full, broken = OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "broken")
-    harness.store.append_log(BadSink(full, broken), b"record")
+    harness.store.append_log(BadSink(full, broken), RECORD)
     await harness.durable()
     assert harness.failed[0].is_fatal
-    assert "then undoing failed" in str(harness.failed[0].error)
+    assert "then the rollback failed" in str(harness.failed[0].error)
     await harness.close()
 
 
-async def test_an_unexpected_error_ends_the_store(harness: Harness):
+async def test_unexpected_error_ends_the_store(harness: Harness):
     writer = await idle_writer(harness)
     writer._connection.execute("DROP TABLE messages")
     harness.publish()
@@ -230,37 +296,37 @@ async def test_an_unexpected_error_ends_the_store(harness: Harness):
     await harness.close()
 
 
-async def test_trouble_in_the_background_ends_the_store(harness: Harness):
+async def test_error_in_background_work_ends_the_store(harness: Harness):
     writer = await idle_writer(harness)
     writer._connection.execute("DROP TABLE origins")
-    await harness.store.sweep(Retention(10))
-    await until(lambda: harness.store.state is StoreState.FAILED)
-    assert harness.failed[0].is_fatal  # told at once, not with the next batch
+    await harness.store.apply_retention(RetentionRequest(10))
+    await wait_until_async(lambda: harness.store.state is StoreState.FAILED)
+    assert harness.failed[0].is_fatal  # reported at once, not with the next batch
     harness.publish()
     await harness.durable()
     assert len(harness.failed) == 2
     await harness.close()
 
 
-async def test_a_sweep_of_a_broken_store_is_answered(harness: Harness):
+async def test_retention_of_a_failed_store_returns(harness: Harness):
     writer = await idle_writer(harness)
-    writer._broken = StoreFailed("broken while nobody looked")
+    writer._error = StoreFailed("failed in the background")
     before = harness.store.usage
     async with asyncio.timeout(DEADLINE):
-        assert await harness.store.sweep(Retention(10)) == before
+        assert await harness.store.apply_retention(RetentionRequest(10)) == before
     await harness.close()
 
 
-async def test_a_listener_that_raises_does_not_stop_the_store(harness: Harness):
+async def test_listener_that_raises_does_not_stop_the_store(harness: Harness):
     raised = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: raised.append(context["exception"]))
 
-    def trip(outcome: Committed | Failed) -> None:
-        harness.hear(outcome)
+    def trip(outcome: BatchCommitted | BatchFailed) -> None:
+        harness.on_outcome(outcome)
         raise RuntimeError("listener")
 
-    harness.store._on_committed = trip  # type: ignore[attr-defined]
+    harness.on_committed = trip
     for _ in range(3):
         harness.publish()
         await harness.durable()
@@ -290,7 +356,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_process_that_forgets_to_close_still_ends(tmp_path: Path):
+async def test_process_that_does_not_close_the_store_still_exits(tmp_path: Path):
     child = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", FORGET_TO_CLOSE, str(tmp_path)],
@@ -316,7 +382,7 @@ async def main():
     while not harness.failed:
         harness.publish(bytes(1000))
         await harness.durable()
-        print(harness.committed[-1].mark - 1, flush=True)
+        print(harness.committed[-1].batch_number - 1, flush=True)
     print(harness.failed[0].is_fatal, harness.store.state.value, flush=True)
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -326,7 +392,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="needs file size limits")
-async def test_a_write_the_system_refuses_is_fatal_and_loses_nothing(tmp_path: Path):
+async def test_refused_write_is_fatal_and_loses_nothing(tmp_path: Path):
     child = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", WRITE_UNTIL_IT_FAILS, str(tmp_path)],
@@ -338,39 +404,41 @@ async def test_a_write_the_system_refuses_is_fatal_and_loses_nothing(tmp_path: P
     assert confirmed > 5
     harness = Harness(tmp_path)
     assert harness.live()[:confirmed] == list(range(1, confirmed + 1))
-    assert await harness.rotten(harness.live()) == []
+    assert await harness.unreadable(harness.live()) == []
     await harness.close()
 
 
-async def test_what_is_indispensable_waits_out_a_full_disk(harness: Harness, tmp_path: Path):
+async def test_must_not_lose_messages_are_committed_after_a_full_disk(
+    harness: Harness, tmp_path: Path
+):
     await limit_pages(harness, 0)
-    kept, lost = harness.publish(LARGE), harness.publish(LARGE)
+    stored, lost = harness.publish(LARGE), harness.publish(LARGE)
     harness.ack([1, 2])
-    harness.store.save(Indispensable([kept]))
+    harness.store.save(MustNotLose([stored]))
     await harness.durable()
     assert harness.store.state is StoreState.DISK_FULL
     assert harness.query("SELECT count(*) FROM messages") == [(10,)]
     await limit_pages(harness, None)
-    await until(lambda: harness.store.state is StoreState.RUNNING)
+    await wait_until_async(lambda: harness.store.state is StoreState.RUNNING)
     await harness.close()
-    again = Harness(tmp_path)
-    assert again.live() == [*range(3, 11), kept]
-    assert await again.bodies([kept, lost]) == [LARGE, None]
-    await again.close()
+    reopened = Harness(tmp_path)
+    assert reopened.live() == [*range(3, 11), stored]
+    assert await reopened.bodies([stored, lost]) == [LARGE, None]
+    await reopened.close()
 
 
 async def test_only_logs_that_the_batch_wrote_to_are_rolled_back(harness: Harness):
     class Full(BadSink):
-        def write(self, records: Sequence[object]) -> object:
+        def write(self, records: Sequence[LoggedMessage]) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    full, sound = Full(OSError()), BadSink(OSError())
-    sound.error = None
-    harness.store.append_log(sound, b"committed")
+    full, intact = Full(OSError()), BadSink(OSError())
+    intact.error = None
+    harness.store.append_log(intact, RECORD)
     await harness.durable()
-    harness.store.append_log(full, b"refused")
-    harness.store.append_log(sound, b"not reached")
+    harness.store.append_log(full, RECORD)
+    harness.store.append_log(intact, RECORD)
     await harness.durable()
     assert isinstance(harness.failed[0].error, DiskFull)
-    assert sound.rolled_back == 0
+    assert intact.rolled_back == 0
     await harness.close()

@@ -1,4 +1,4 @@
-"""One message's life, as the stored history tells it."""
+"""The history of one message."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from leveret.model.definitions import Origin
 from leveret.model.history import EventKind, Keep, OriginKind
-from leveret.model.store import NewMessage, Origin, StoreError
-from queues.storage.directory import DATABASE_NAME
-from queues.storage.history import HistoryReader
+from leveret.model.store import NewMessage, StoreError
+from leveret.queues.storage.directory import DATABASE_NAME
+from leveret.queues.storage.history import HistoryReader
 from tests.contract.stores import Harness
 
 PUBLISHER = Origin(1, OriginKind.PUBLISHER, "/", "alice", "10.0.0.1:999 -> 10.0.0.2:5672", 3)
 CONSUMER = Origin(2, OriginKind.CONSUMER, "/", "bob", "10.0.0.3:1 -> 10.0.0.2:5672", 1, "ctag")
 
 
-async def test_a_life_is_told_in_order_with_names(tmp_path: Path):
+async def test_events_of_a_message_are_in_order_with_names(tmp_path: Path):
     harness = Harness(tmp_path)
     store, clock = harness.store, harness.clock
     harness.declare(1)
@@ -37,50 +38,57 @@ async def test_a_life_is_told_in_order_with_names(tmp_path: Path):
     await harness.durable()
 
     reader = HistoryReader(tmp_path / DATABASE_NAME)
-    life = await reader.life(6)
-    assert life is not None
-    assert (life.exchange, life.routing_key, life.body) == ("orders", "eu.new", b"body")
-    assert life.publisher == PUBLISHER
-    assert life.keep is Keep.FULL
-    started = life.time_ms
-    told = [
-        (h.time_ms - started, h.kind, h.queue, h.actor and h.actor.user, h.detail, h.size)
-        for h in life.happenings
+    history = await reader.message(6)
+    assert history is not None
+    assert (history.exchange, history.routing_key, history.body) == ("orders", "eu.new", b"body")
+    assert history.publisher == PUBLISHER
+    assert history.keep is Keep.FULL
+    started = history.time_ms
+    events = [
+        (
+            event.time_ms - started,
+            event.kind,
+            event.queue,
+            event.actor and event.actor.user,
+            event.detail,
+            event.size,
+        )
+        for event in history.events
     ]
-    assert told == [
+    assert events == [
         (0, EventKind.PUBLISHED, "", "alice", None, None),
         (0, EventKind.ENQUEUED, "q1", "alice", None, 4),
         (20, EventKind.DELIVERED, "q1", "bob", None, None),
         (50, EventKind.DEAD_LETTERED, "q1", "bob", "rejected", None),
     ]
     assert [number for number, _ in await reader.find(b"\x02id")] == [6]
-    found = await reader.find(b"\x00\x80")
-    assert [number for number, _ in found] == [7, 6]
-    assert found[1][1] == life.properties
+    matches = await reader.find(b"\x00\x80")
+    assert [number for number, _ in matches] == [7, 6]
+    assert matches[1][1] == history.properties
     await harness.close()
 
 
-async def test_bytes_that_match_across_two_ids_are_no_event(tmp_path: Path):
+async def test_bytes_that_span_two_ids_do_not_match(tmp_path: Path):
     harness = Harness(tmp_path)
     harness.declare()
-    wanted = 1 << 32
+    message_id = 1 << 32
     store = harness.store
-    store.append(NewMessage(wanted, 1, 0, "", "q1", b"", b""))
-    # Little-endian, its bytes stand across the first two of these.
+    store.append(NewMessage(message_id, 1, 0, "", "q1", b"", b""))
+    # In little-endian order its bytes span the first two of these ids.
     store.record_many(EventKind.ACKED, 1, [0, 1, 1 << 40])
     await harness.durable()
-    life = await HistoryReader(tmp_path / DATABASE_NAME).life(wanted)
-    assert life is not None
-    assert life.happenings == ()
+    history = await HistoryReader(tmp_path / DATABASE_NAME).message(message_id)
+    assert history is not None
+    assert history.events == ()
     await harness.close()
 
 
-async def test_an_unknown_message_has_no_life(tmp_path: Path):
+async def test_unknown_message_has_no_history(tmp_path: Path):
     harness = Harness(tmp_path)
-    assert await HistoryReader(tmp_path / DATABASE_NAME).life(1) is None
+    assert await HistoryReader(tmp_path / DATABASE_NAME).message(1) is None
     await harness.close()
 
 
-async def test_a_missing_database_is_a_clear_error(tmp_path: Path):
+async def test_missing_database_is_a_clear_error(tmp_path: Path):
     with pytest.raises(StoreError, match="cannot read the history"):
-        await HistoryReader(tmp_path / DATABASE_NAME).life(1)
+        await HistoryReader(tmp_path / DATABASE_NAME).message(1)

@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.storage.packing import (
+from leveret.queues.storage.packing import (
     event_checksum,
     head_checksum,
     pack_ids,
@@ -34,12 +34,12 @@ def test_arrays_are_little_endian_on_disk():
     assert pack_sizes([1, 256]) == b"\1\0\0\0\0\1\0\0"
 
 
-def test_a_route_keeps_its_two_names_apart():
+def test_route_checksum_separates_its_two_names():
     assert route_checksum(b"ab", b"c") != route_checksum(b"a", b"bc")
 
 
 @given(st.binary(), st.integers(0, 7), st.data())
-def test_a_flipped_bit_changes_the_head_checksum(properties: bytes, bit: int, data):
+def test_flipped_bit_changes_the_head_checksum(properties: bytes, bit: int, data):
     if not properties:
         return
     place = data.draw(st.integers(0, len(properties) - 1))
@@ -48,13 +48,13 @@ def test_a_flipped_bit_changes_the_head_checksum(properties: bytes, bit: int, da
     assert head_checksum(1, 2, 3, properties) != head_checksum(1, 2, 3, bytes(damaged))
 
 
-def test_the_head_checksum_covers_every_part():
+def test_head_checksum_covers_every_part():
     base = head_checksum(1, 2, 3, b"p")
     assert len({base, head_checksum(9, 2, 3, b"p"), head_checksum(1, 9, 3, b"p"),
                 head_checksum(1, 2, 9, b"p"), head_checksum(1, 2, 3, b"q")}) == 5  # fmt: skip
 
 
-def test_the_event_checksum_covers_every_part():
+def test_event_checksum_covers_every_part():
     base: tuple[int, int, int, int, str | None, int, bytes, bytes | None]
     base = (1, 2, 3, 4, "d", 1, b"i", b"s")
     changed: tuple[object, ...] = (9, 9, 9, 9, "x", 9, b"x", None)

@@ -1,4 +1,4 @@
-"""What a restart brings back, against a model of the queues."""
+"""The state after a restart, compared with a model of the queues."""
 
 from __future__ import annotations
 
@@ -14,28 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leveret.model.history import EventKind, Keep, OriginKind
-from leveret.model.store import (
+from leveret.model.definitions import (
     BindingDefinition,
     Definition,
     ExchangeDefinition,
     GroupOffset,
-    Lease,
-    Live,
     Origin,
     ParameterDefinition,
     PermissionDefinition,
     PolicyDefinition,
     QueueDefinition,
-    Retention,
-    Snapshot,
-    StoreError,
     TopicPermissionDefinition,
     UserDefinition,
     VhostDefinition,
 )
-from queues.storage import sql_store
-from tests.contract.stores import Harness, quick_disk
+from leveret.model.history import EventKind, Keep, OriginKind
+from leveret.model.store import LiveMessages, RetentionRequest, Snapshot, StoreError
+from leveret.queues.storage import sql_store
+from tests.contract.stores import Harness, memory_disk
 
 SETTLING = [kind for kind in EventKind if kind.settles]
 
@@ -60,7 +56,7 @@ async def reopened(harness: Harness, directory: Path) -> Harness:
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda value: type(value).__name__)
-async def test_a_definition_survives_until_it_is_deleted(tmp_path: Path, definition: Definition):
+async def test_definition_survives_until_it_is_deleted(tmp_path: Path, definition: Definition):
     harness = Harness(tmp_path)
     harness.store.save(definition)
     harness = await reopened(harness, tmp_path)
@@ -71,28 +67,28 @@ async def test_a_definition_survives_until_it_is_deleted(tmp_path: Path, definit
     await harness.close()
 
 
-async def test_the_last_change_of_a_batch_wins(tmp_path: Path):
+async def test_last_change_of_a_batch_wins(tmp_path: Path):
     harness = Harness(tmp_path)
     store = harness.store
-    store.save(VhostDefinition("kept", "1"))
-    store.delete(VhostDefinition("kept"))
-    store.save(VhostDefinition("kept", "2"))
+    store.save(VhostDefinition("v", "1"))
+    store.delete(VhostDefinition("v"))
+    store.save(VhostDefinition("v", "2"))
     store.save(VhostDefinition("gone"))
     store.delete(VhostDefinition("gone"))
     harness = await reopened(harness, tmp_path)
-    assert harness.recovered.definitions == (VhostDefinition("kept", "2"),)
+    assert harness.recovered.definitions == (VhostDefinition("v", "2"),)
     await harness.close()
 
 
 async def test_many_definitions_in_one_batch(tmp_path: Path):
     harness = Harness(tmp_path)
-    made = {QueueDefinition(i, "/", f"q{i}") for i in range(1, 501)}
-    bound = {BindingDefinition("/", "e", f"q{i}", "queue", f"k{i}") for i in range(1, 501)}
-    for definition in made | bound:
+    queues = {QueueDefinition(i, "/", f"q{i}") for i in range(1, 501)}
+    bindings = {BindingDefinition("/", "e", f"q{i}", "queue", f"k{i}") for i in range(1, 501)}
+    for definition in queues | bindings:
         harness.store.save(definition)
     harness = await reopened(harness, tmp_path)
-    assert set(harness.recovered.definitions) == made | bound
-    for definition in made | bound:
+    assert set(harness.recovered.definitions) == queues | bindings
+    for definition in queues | bindings:
         harness.store.delete(definition)
     harness = await reopened(harness, tmp_path)
     assert harness.recovered.definitions == ()
@@ -105,7 +101,8 @@ async def test_saving_a_queue_again_keeps_its_snapshot(tmp_path: Path):
     queue = harness.declare()
     ids = harness.publish_many(3)
     await harness.durable()
-    harness.store.save(Snapshot(1, (Live(array("Q", ids), array("I", [5] * 3)),), trim=True))
+    live = LiveMessages(array("Q", ids), array("I", [5] * 3))
+    harness.store.save(Snapshot(1, (live,), trim=True))
     await harness.durable()
     harness.store.save(queue)
     harness = await reopened(harness, tmp_path)
@@ -127,11 +124,11 @@ async def test_messages_keep_their_detail_and_size(tmp_path: Path):
     await harness.close()
 
 
-def _plain(live: Live) -> tuple[str | None, tuple[int, ...], tuple[int, ...]]:
+def _plain(live: LiveMessages) -> tuple[str | None, tuple[int, ...], tuple[int, ...]]:
     return live.detail, tuple(live.ids), tuple(live.sizes)
 
 
-async def test_what_only_memory_held_does_not_come_back(tmp_path: Path):
+async def test_transient_messages_and_queues_are_not_recovered(tmp_path: Path):
     harness = Harness(tmp_path)
     harness.declare(1)
     harness.declare(2, durable=False)
@@ -143,7 +140,7 @@ async def test_what_only_memory_held_does_not_come_back(tmp_path: Path):
     await harness.close()
 
 
-async def test_a_deleted_queue_does_not_come_back(tmp_path: Path):
+async def test_deleted_queue_is_not_recovered(tmp_path: Path):
     harness = Harness(tmp_path)
     queue = harness.declare()
     harness.publish()
@@ -155,14 +152,16 @@ async def test_a_deleted_queue_does_not_come_back(tmp_path: Path):
     await harness.close()
 
 
-async def test_numbers_are_never_used_again(tmp_path: Path):
+async def test_ids_are_never_reused(tmp_path: Path):
     harness = Harness(tmp_path)
     harness.declare(7)
     harness.store.save(Origin(40, OriginKind.PUBLISHER))
     message_id = harness.publish(keep=Keep.NOTHING)
     await harness.durable()
     harness.ack([message_id])
-    harness.store.discard([message_id])
+    await harness.durable()
+    await harness.store.apply_retention(RetentionRequest(message_id))
+    assert harness.query("SELECT count(*) FROM messages") == [(0,)]
     harness = await reopened(harness, tmp_path)
     recovered = harness.recovered
     assert (recovered.last_queue_id, recovered.last_origin_id) == (7, 40)
@@ -170,16 +169,7 @@ async def test_numbers_are_never_used_again(tmp_path: Path):
     await harness.close()
 
 
-async def test_ids_go_on_above_the_lease(tmp_path: Path):
-    harness = Harness(tmp_path)
-    harness.store.save(Lease(5000))
-    harness = await reopened(harness, tmp_path)
-    assert harness.recovered.lease == 5000
-    assert next(harness.store.ids) == 5001
-    await harness.close()
-
-
-async def test_ids_go_on_above_what_a_queue_may_have_delivered(tmp_path: Path):
+async def test_ids_continue_above_the_delivered_ones(tmp_path: Path):
     harness = Harness(tmp_path)
     harness.store.save(QueueDefinition(1, "/", "q", delivered_to=900))
     harness = await reopened(harness, tmp_path)
@@ -187,7 +177,7 @@ async def test_ids_go_on_above_what_a_queue_may_have_delivered(tmp_path: Path):
     await harness.close()
 
 
-async def test_a_clean_stop_is_told_from_a_crash(tmp_path: Path):
+async def test_clean_stop_is_recorded(tmp_path: Path):
     harness = Harness(tmp_path)
     assert harness.recovered.clean
     harness.publish()
@@ -215,31 +205,33 @@ async def test_closing_does_not_wait_for_a_reader(tmp_path: Path, monkeypatch):
     await again.close()
 
 
-async def test_a_snapshot_is_wanted_when_much_has_been_settled(tmp_path: Path):
+async def test_snapshot_is_due_when_much_was_settled(tmp_path: Path):
     harness = Harness(tmp_path)
     harness.declare()
     ids = [next(harness.store.ids) for _ in range(10_001)]
     harness.store.record_many(EventKind.ENQUEUED, 1, ids, sizes=[0] * len(ids))
     await harness.durable()
-    assert not harness.committed[-1].due
+    assert not harness.committed[-1].snapshots_due
     harness.ack(ids)
     await harness.durable()
-    assert 1 in harness.committed[-1].due
+    assert 1 in harness.committed[-1].snapshots_due
     harness.store.save(Snapshot(1, ()))
     harness.publish()
     await harness.durable()
-    assert not harness.committed[-1].due
+    assert not harness.committed[-1].snapshots_due
     await harness.close()
 
 
-async def test_a_trimming_snapshot_drops_what_came_before(tmp_path: Path):
+async def test_trimming_snapshot_deletes_earlier_events(tmp_path: Path):
     harness = Harness(tmp_path)
     harness.declare()
     ids = harness.publish_many(5)
     await harness.durable()
     harness.ack(ids[:3])
     await harness.durable()
-    harness.store.save(Snapshot(1, (Live(array("Q", ids[3:]), array("I", [5, 5])),), trim=True))
+    harness.store.save(
+        Snapshot(1, (LiveMessages(array("Q", ids[3:]), array("I", [5, 5])),), trim=True)
+    )
     harness.ack([ids[3]])
     await harness.durable()
     rows = harness.query("SELECT kind FROM events ORDER BY id")
@@ -249,7 +241,7 @@ async def test_a_trimming_snapshot_drops_what_came_before(tmp_path: Path):
     await harness.close()
 
 
-async def test_a_million_messages_come_back(tmp_path: Path):
+async def test_million_messages_are_recovered(tmp_path: Path):
     harness = Harness(tmp_path)
     harness.declare()
     for _ in range(200):
@@ -269,7 +261,7 @@ async def test_a_million_messages_come_back(tmp_path: Path):
 
 @dataclass
 class Model:
-    """What the queues must hold, and with which content."""
+    """The expected messages of each queue, and their content."""
 
     queues: dict[int, dict[int, str | None]] = field(default_factory=lambda: {1: {}, 2: {}})
     bodies: dict[int, bytes] = field(default_factory=dict)
@@ -292,7 +284,7 @@ steps = st.lists(
         st.tuples(st.just("snapshot"), st.sampled_from([1, 2]), st.booleans()),
         st.tuples(st.just("flush")),
         st.tuples(st.just("durable")),
-        st.tuples(st.just("sweep")),
+        st.tuples(st.just("retention")),
         st.tuples(st.just("restart")),
     ),
     max_size=40,
@@ -308,9 +300,9 @@ def do(harness: Harness, model: Model, step: tuple) -> None:  # type: ignore[typ
         for queue_id in queue_ids:
             model.queues[queue_id][message_id] = detail
     elif name == "settle":
-        queue_id, kind, places = values
-        held = list(model.queues[queue_id])
-        ids = [held[place] for place in places if place < len(held)]
+        queue_id, kind, positions = values
+        live = list(model.queues[queue_id])
+        ids = [live[position] for position in positions if position < len(live)]
         harness.store.record_many(kind, queue_id, ids)
         for message_id in ids:
             del model.queues[queue_id][message_id]
@@ -321,38 +313,40 @@ def do(harness: Harness, model: Model, step: tuple) -> None:  # type: ignore[typ
         harness.store.flush()
 
 
-def parts_of(model: Model, queue_id: int) -> tuple[Live, ...]:
+def parts_of(model: Model, queue_id: int) -> tuple[LiveMessages, ...]:
     parts = []
     for detail in set(model.queues[queue_id].values()):
         ids = [i for i, own in model.queues[queue_id].items() if own == detail]
         sizes = [len(model.bodies[i]) for i in ids]
-        parts.append(Live(array("Q", ids), array("I", sizes), detail))
+        parts.append(LiveMessages(array("Q", ids), array("I", sizes), detail))
     return tuple(parts)
 
 
 async def check(harness: Harness, model: Model) -> None:
-    for queue_id, held in model.queues.items():
-        found = {
+    for queue_id, details in model.queues.items():
+        recovered = {
             message_id: (part.detail, size)
             for part in harness.recovered.live.get(queue_id, ())
             for message_id, size in zip(part.ids, part.sizes, strict=True)
         }
-        assert found == {i: (detail, len(model.bodies[i])) for i, detail in held.items()}
-        assert await harness.bodies(list(held)) == [model.bodies[i] for i in held]
+        assert recovered == {i: (detail, len(model.bodies[i])) for i, detail in details.items()}
+        assert await harness.bodies(list(details)) == [model.bodies[i] for i in details]
 
 
-async def play(directory: Path, story: list[tuple]) -> None:  # type: ignore[type-arg]
+async def run_steps(directory: Path, steps: list[tuple]) -> None:  # type: ignore[type-arg]
     harness, model = Harness(directory), Model()
     harness.declare(1)
     harness.declare(2)
-    for step in [*story, ("restart",)]:
+    for step in [*steps, ("restart",)]:
         if step[0] == "durable":
             await harness.durable()
-        elif step[0] == "sweep":
+        elif step[0] == "retention":
             await harness.durable()
-            live = tuple(array("Q", held) for held in model.queues.values())
+            live = tuple(array("Q", ids) for ids in model.queues.values())
             last = max(model.bodies, default=0)
-            await harness.store.sweep(Retention(last, live, before_ms=harness.clock() + 1))
+            await harness.store.apply_retention(
+                RetentionRequest(last, live, before_ms=harness.clock() + 1)
+            )
         elif step[0] == "restart":
             harness = await reopened(harness, directory)
             await check(harness, model)
@@ -364,15 +358,15 @@ async def play(directory: Path, story: list[tuple]) -> None:  # type: ignore[typ
 
 @settings(max_examples=40)
 @given(steps)
-def test_every_history_folds_to_what_the_queues_held(story: list[tuple]):  # type: ignore[type-arg]
-    with tempfile.TemporaryDirectory(dir=quick_disk()) as directory:
-        asyncio.run(play(Path(directory), story))
+def test_random_histories_recover_the_queues(steps: list[tuple]):  # type: ignore[type-arg]
+    with tempfile.TemporaryDirectory(dir=memory_disk()) as directory:
+        asyncio.run(run_steps(Path(directory), steps))
 
 
 @pytest.mark.parametrize("given_up", [True, False])
 @pytest.mark.parametrize("steps", range(5))
-async def test_closing_ends_a_read_wherever_it_is(tmp_path: Path, steps: int, given_up: bool):
-    """What it has left to another thread must not outlive the loop."""
+async def test_close_ends_a_read_at_any_point(tmp_path: Path, steps: int, given_up: bool):
+    """The reader's thread must not outlive the loop."""
     harness = Harness(tmp_path)
     harness.declare()
     harness.publish()
@@ -389,5 +383,5 @@ async def test_closing_ends_a_read_wherever_it_is(tmp_path: Path, steps: int, gi
         reader.join(60)
         assert not reader.is_alive()
     [answer] = await asyncio.gather(reading, return_exceptions=True)
-    wanted = asyncio.CancelledError if given_up else StoreError if steps == 0 else list
-    assert isinstance(answer, wanted)
+    expected = asyncio.CancelledError if given_up else StoreError if steps == 0 else list
+    assert isinstance(answer, expected)

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,20 +14,23 @@ from sqlalchemy import create_engine
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from leveret.model.definitions import DEFINITION_TABLES, QueueDefinition
 from leveret.model.history import EventKind
-from queues.storage import schema, statements
-from queues.storage.keys import KEY_COLUMNS
+from leveret.queues.storage import compiled_statements as compiled
+from leveret.queues.storage import core_statements, schema, statements
+
+STORAGE = Path(statements.__file__).parent
 
 
 @given(st.integers(0, 20_000))
-def test_sizes_add_up_and_are_few(rows: int):
+def test_statement_sizes_add_up_and_are_few(rows: int):
     sizes = list(statements.statement_sizes(rows))
     assert sum(sizes) == rows
-    assert all(1 <= size <= statements.LARGEST_INSERT for size in sizes)
-    assert len(sizes) <= rows // statements.LARGEST_INSERT + 4
+    assert all(1 <= size <= statements.MAX_ROWS for size in sizes)
+    assert len(sizes) <= rows // statements.MAX_ROWS + 4
 
 
-def test_few_different_sizes_are_ever_prepared():
+def test_few_different_statement_sizes_are_used():
     used = {size for rows in range(10_000) for size in statements.statement_sizes(rows)}
     assert len(used) < 50
 
@@ -40,42 +46,83 @@ def empty() -> sqlite3.Connection:
     return driver
 
 
+def all_texts() -> list[str]:
+    texts: list[str] = []
+    for name, value in vars(compiled).items():
+        if name.isupper() and isinstance(value, str):
+            texts.append(value)
+        elif name.endswith("_DEFINITIONS"):
+            texts += value.values()
+    texts += [statements.insert_messages(2), statements.insert_events(2)]
+    texts.append(statements.insert_missing_queues(3))
+    for kind in DEFINITION_TABLES:
+        texts += [statements.upsert(kind, 3), statements.delete(kind, 3)]
+    return texts
+
+
 def test_every_statement_fits_the_schema(empty: sqlite3.Connection):
-    texts = [
-        text
-        for name, text in vars(statements).items()
-        if name.isupper()
-        and isinstance(text, str)
-        and text.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "\nSELECT"))
-    ]
-    texts += [statements.insert_messages(1), statements.insert_events(2)]
-    for kind in statements.DEFINITION_TABLES:
-        texts += [statements.upsert(kind, 1), statements.upsert(kind, 3)]
-        texts += [statements.delete(kind, 1), statements.delete(kind, 3)]
+    texts = all_texts()
     assert len(texts) > 60
     for text in texts:
         empty.execute("EXPLAIN " + text, (0,) * text.count("?"))
     empty.close()
 
 
+def test_compiled_statements_are_up_to_date():
+    expected = core_statements.compiled_module()
+    assert core_statements.COMPILED_FILE.read_text(encoding="utf-8") == expected, (
+        "run python -m leveret.queues.storage.core_statements"
+    )
+
+
+def test_start_does_not_import_sqlalchemy():
+    program = (
+        "import sys; import leveret.launch, leveret.http_admin.app,"
+        " leveret.queues.storage.sql_store, leveret.queues.storage.history;"
+        " sys.exit('sqlalchemy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_statement_for_one_row_is_repeated_for_many():
+    row = "(" + ",".join("?" * len(compiled.COLUMNS["events"])) + ")"
+    assert statements.insert_events(1).split("VALUES")[1].strip() == row
+    assert statements.insert_events(3).split("VALUES")[1].strip() == ",".join([row] * 3)
+    upsert = statements.upsert(QueueDefinition, 2)
+    assert upsert.count("?") == 2 * len(fields(QueueDefinition))
+    assert "ON CONFLICT (id) DO UPDATE" in upsert
+
+
 def test_definitions_name_columns_of_their_table():
-    for kind, name in statements.DEFINITION_TABLES.items():
+    for kind, name in DEFINITION_TABLES.items():
         table = schema.metadata.tables[name]
-        assert set(statements.columns_of(kind)) <= set(table.columns.keys())
-        assert KEY_COLUMNS[kind] == tuple(column.name for column in table.primary_key)
+        assert {field.name for field in fields(kind)} <= set(table.columns.keys())  # type: ignore[arg-type]
+        assert statements.KEY_COLUMNS[kind] == tuple(column.name for column in table.primary_key)
 
 
-def test_messages_and_events_are_written_whole():
-    assert list(statements.MESSAGE_COLUMNS) == schema.messages.columns.keys()
-    assert list(statements.EVENT_COLUMNS) == schema.events.columns.keys()
+def test_upserts_leave_columns_outside_the_definition_alone():
+    assert "snapshot_event" not in compiled.UPSERT_DEFINITIONS["queues"]
+    assert "deleted_ms" not in compiled.UPSERT_DEFINITIONS["queues"]
 
 
-def test_the_journal_reads_exactly_the_kinds_that_are_state():
-    kinds = {int(part) for part in statements.JOURNAL.split("IN (")[1].split(")")[0].split(",")}
+def test_inserts_write_every_column_of_messages_and_events():
+    assert list(compiled.COLUMNS["messages"]) == schema.messages.columns.keys()
+    assert list(compiled.COLUMNS["events"]) == schema.events.columns.keys()
+    for sql, expected in (
+        (compiled.INSERT_MESSAGES, compiled.COLUMNS["messages"][:-1]),  # without `first_part`
+        (compiled.INSERT_LARGE_MESSAGE, compiled.COLUMNS["messages"]),
+        (compiled.INSERT_EVENTS, compiled.COLUMNS["events"]),
+    ):
+        columns = sql.split("(")[1].split(")")[0]
+        assert tuple(columns.replace("\n", " ").split(", ")) == expected
+
+
+def test_journal_reads_exactly_the_kinds_that_are_state():
+    kinds = {int(part) for part in compiled.JOURNAL.split("IN (")[1].split(")")[0].split(",")}
     assert kinds == {3, 30, *(kind for kind in EventKind if 10 <= kind <= 19)}
 
 
-def test_the_schema_compiles_for_postgresql():
+def test_schema_compiles_for_postgresql():
     dialect = postgresql.dialect()
     for table in schema.metadata.sorted_tables:
         assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=dialect))
@@ -86,16 +133,27 @@ def test_the_schema_compiles_for_postgresql():
 SQLITE_ONLY = re.compile(
     r"\b(PRAGMA|json_each|group_concat|sqlite_master|INSERT OR|ON CONFLICT|BEGIN IMMEDIATE)\b"
 )
+SQL = re.compile(r"\b(SELECT|INSERT INTO|DELETE FROM|UPDATE \w+ SET)\b")
+SQL_MODULES = {"core_statements.py", "compiled_statements.py", "statements.py"}
 
 
-def test_what_only_sqlite_understands_is_in_one_module():
-    """The same schema is to run on PostgreSQL: whoever brings it changes one file."""
-    home = Path(statements.__file__)
-    found = {
+def test_sql_that_only_sqlite_understands_is_in_the_statement_modules():
+    """The same schema is to run on PostgreSQL: a port changes only these modules."""
+    matches = {
         f"{path.name}: {match[0]}"
-        for path in home.parent.glob("*.py")
-        if path != home
+        for path in STORAGE.glob("*.py")
+        if path.name not in SQL_MODULES
         for match in SQLITE_ONLY.finditer(path.read_text(encoding="utf-8"))
     }
-    assert found == set()
-    assert SQLITE_ONLY.search(home.read_text(encoding="utf-8"))
+    assert matches == set()
+    assert SQLITE_ONLY.search((STORAGE / "statements.py").read_text(encoding="utf-8"))
+
+
+def test_statements_are_written_in_core_and_not_as_text():
+    matches = {
+        f"{path.name}: {match[0]}"
+        for path in STORAGE.glob("*.py")
+        if path.name != "compiled_statements.py"
+        for match in SQL.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert matches == set()

@@ -1,4 +1,4 @@
-"""Which commits wait for the disk: all that somebody waits for, and not those of acks alone."""
+"""Commits are synced if a client waits for them; commits of acks alone are not."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from leveret.model.store import Synced
-from queues.storage import writer
+from leveret.model.store import RequireSync
+from leveret.queues.storage import writer
 from tests.contract.stores import Harness
 
 
-class Watched(Harness):
-    """`levels` are those of the commits so far: 2 waits for the disk, 1 does not."""
+class TracedHarness(Harness):
+    """`levels` are the sync levels of the commits so far: 2 syncs, 1 does not."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -33,8 +33,8 @@ def long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "SYNC_SECONDS", 3600.0)
 
 
-async def started(directory: Path) -> Watched:
-    harness = Watched(directory)
+async def started(directory: Path) -> TracedHarness:
+    harness = TracedHarness(directory)
     harness.declare()
     harness.publish_many(3)
     await harness.durable()
@@ -43,7 +43,7 @@ async def started(directory: Path) -> Watched:
 
 
 @pytest.mark.usefixtures("long")
-async def test_acks_alone_do_not_wait_for_the_disk(tmp_path: Path):
+async def test_acks_alone_are_not_synced(tmp_path: Path):
     harness = await started(tmp_path)
     harness.ack([1])
     await harness.durable()
@@ -58,30 +58,30 @@ async def test_acks_alone_do_not_wait_for_the_disk(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("long")
-async def test_acks_that_somebody_waits_for_do(tmp_path: Path):
+async def test_acks_with_require_sync_are_synced(tmp_path: Path):
     harness = await started(tmp_path)
     harness.ack([1])
-    harness.store.save(Synced())
+    harness.store.save(RequireSync())
     await harness.durable()
     assert harness.levels == [2, 2]
     await harness.close()
 
 
 @pytest.mark.usefixtures("long")
-async def test_waiting_afterwards_syncs_what_was_committed_before(tmp_path: Path):
+async def test_require_sync_syncs_earlier_commits(tmp_path: Path):
     harness = await started(tmp_path)
     harness.ack([1])
     await harness.durable()
-    harness.store.save(Synced())
+    harness.store.save(RequireSync())
     await harness.durable()
     assert harness.levels == [2, 1, 2]
-    harness.store.save(Synced())  # nothing is left to sync
+    harness.store.save(RequireSync())  # nothing is left to sync
     await harness.durable()
     assert harness.levels == [2, 1, 2]
     await harness.close()
 
 
-async def test_acks_are_synced_in_time_though_nobody_waits(
+async def test_acks_are_synced_after_a_while_without_require_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(writer, "SYNC_SECONDS", -1.0)
@@ -93,7 +93,7 @@ async def test_acks_are_synced_in_time_though_nobody_waits(
 
 
 @pytest.mark.usefixtures("long")
-async def test_what_goes_wrong_unsynced_leaves_the_level_as_it_was(tmp_path: Path):
+async def test_failed_unsynced_commit_restores_the_sync_level(tmp_path: Path):
     harness = await started(tmp_path)
     transactor = harness.sql._writer._transactor  # type: ignore[union-attr]
     harness.ack([1])

@@ -1,4 +1,4 @@
-"""The write-ahead log is emptied before it is large, whatever the messages consist of."""
+"""The write-ahead log is checkpointed before it gets large, for any kind of messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import pytest
 
 from leveret.model.history import EventKind, Keep
 from leveret.model.store import NewMessage
-from queues.storage import writer
-from queues.storage.directory import DATABASE_NAME
+from leveret.queues.storage import writer
+from leveret.queues.storage.directory import DATABASE_NAME
 from tests.contract.stores import Harness
 
 MIB = 1024 * 1024
 
 
 @pytest.mark.parametrize("part", ["properties", "body"])
-async def test_it_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str):
+async def test_write_ahead_log_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+):
     monkeypatch.setattr(writer, "IDLE_SECONDS", 3600.0)
     harness = Harness(tmp_path)
     harness.declare()

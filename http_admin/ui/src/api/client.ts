@@ -1,6 +1,6 @@
 /**
- * One door to the HTTP API. Every call returns typed JSON or throws an ApiError whose message is a
- * sentence for people. The CSRF token lives here, in memory, and goes with every change.
+ * Calls of the HTTP API. Every call returns typed JSON or throws an ApiError whose message can be
+ * shown to the user. The CSRF token is kept in memory and sent with every change.
  */
 
 import type { Session } from './types';
@@ -19,11 +19,16 @@ export class ApiError extends Error {
   }
 }
 
+export function errorText(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
 export type Method = 'GET' | 'POST' | 'PUT' | 'DELETE';
 
-let csrf = '';
+let csrfToken = '';
 let onSignedOut: () => void = () => undefined;
 
+/** Calls back when the server says that the session has ended. */
 export function whenSignedOut(callback: () => void): void {
   onSignedOut = callback;
 }
@@ -33,16 +38,21 @@ export function apiPath(...segments: string[]): string {
   return `/api/${segments.map(encodeURIComponent).join('/')}`;
 }
 
-/** The default exchange's empty name cannot stand in a path. */
+/** The default exchange has an empty name, which some paths cannot have. */
 export function exchangeSegment(name: string): string {
   return name === '' ? 'amq.default' : name;
 }
 
-export async function call<T>(method: Method, path: string, body?: unknown, extra: HeadersInit = {}): Promise<T> {
-  const headers = new Headers(extra);
+export async function call<T>(
+  method: Method,
+  path: string,
+  body?: unknown,
+  extraHeaders: HeadersInit = {},
+): Promise<T> {
+  const headers = new Headers(extraHeaders);
   headers.set('Accept', 'application/json');
   headers.set('X-Requested-With', 'leveret-ui');
-  if (method !== 'GET') headers.set('X-CSRF-Token', csrf);
+  if (method !== 'GET') headers.set('X-CSRF-Token', csrfToken);
   if (body !== undefined) headers.set('Content-Type', 'application/json');
   let response: Response;
   try {
@@ -54,15 +64,16 @@ export async function call<T>(method: Method, path: string, body?: unknown, extr
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
-    throw new ApiError(0, `The broker at ${location.host} does not answer. Is it running?`);
+    throw new ApiError(0, `The broker at ${location.host} does not respond. Is it running?`);
   }
-  const parsed = await parse(response);
+  const parsed = await parseBody(response);
   if (response.ok) return parsed as T;
-  if (response.status === 401 && path !== '/api/whoami' && path !== '/api/login') void checkSession();
-  throw new ApiError(response.status, inWords(response.status, parsed));
+  if (response.status === 401 && path !== '/api/whoami' && path !== '/api/login')
+    void checkSession();
+  throw new ApiError(response.status, errorMessage(response.status, parsed, path));
 }
 
-/** RabbitMQ also answers 401 to "signed in but not allowed", so only whoami tells which it was. */
+/** 401 also means that the user lacks a permission, as in RabbitMQ; only whoami tells them apart. */
 async function checkSession(): Promise<void> {
   try {
     await whoami();
@@ -71,7 +82,7 @@ async function checkSession(): Promise<void> {
   }
 }
 
-async function parse(response: Response): Promise<unknown> {
+async function parseBody(response: Response): Promise<unknown> {
   const text = await response.text();
   if (text === '') return undefined;
   try {
@@ -81,20 +92,46 @@ async function parse(response: Response): Promise<unknown> {
   }
 }
 
-const BY_STATUS: Record<number, string> = {
-  400: 'The broker could not accept that request.',
-  401: 'You are not allowed to do that.',
-  403: 'You are not allowed to do that.',
-  404: 'It is not there: it may have been deleted in the meantime.',
-  405: 'This broker does not offer that.',
-  409: 'That conflicts with what is already there.',
-  413: 'That is larger than the broker accepts.',
+const MESSAGES: Record<number, string> = {
+  400: 'The broker did not accept the request.',
+  401: 'You do not have permission to do this.',
+  403: 'You do not have permission to do this.',
+  405: 'This broker does not support this request.',
+  409: 'This conflicts with something that already exists.',
+  413: 'This is larger than the broker accepts.',
   429: 'Too many attempts. Wait a moment and try again.',
-  503: 'The broker is not ready to do that right now.',
+  503: 'The broker cannot do this right now.',
 };
 
-export function inWords(status: number, body: unknown): string {
-  const fallback = BY_STATUS[status] ?? `The broker answered with error ${status}.`;
+/** What a sentence about a missing object calls it, by the first segment of its path. */
+const OBJECT_NAMES: Record<string, string> = {
+  queues: 'Queue',
+  exchanges: 'Exchange',
+  logs: 'Log',
+  connections: 'Connection',
+  channels: 'Channel',
+  users: 'User',
+  vhosts: 'Virtual host',
+};
+const IN_VHOST = new Set(['queues', 'exchanges', 'logs']);
+
+/** `Queue "x" does not exist in "shop".` for the path of an object or of something inside it. */
+function missingMessage(path: string): string {
+  const [, , section = '', ...segments] = path.split(/[?]/, 1)[0]?.split('/') ?? [];
+  const [first, second] = segments.map(decodeURIComponent);
+  const object = OBJECT_NAMES[section];
+  const isInVhost = IN_VHOST.has(section);
+  const name = isInVhost ? second : first;
+  if (object === undefined || name === undefined) return 'This does not exist.';
+  return `${object} “${name}” does not exist${isInVhost ? ` in “${first}”` : ''}.`;
+}
+
+/** The reason that the server gives, or a sentence for the status. */
+export function errorMessage(status: number, body: unknown, path: string): string {
+  const fallback =
+    status === 404
+      ? missingMessage(path)
+      : (MESSAGES[status] ?? `The broker responded with error ${status}.`);
   if (typeof body !== 'object' || body === null) return fallback;
   const reason = (body as { reason?: unknown }).reason;
   if (typeof reason !== 'string' || reason === '' || reason === 'Not Found') return fallback;
@@ -103,23 +140,24 @@ export function inWords(status: number, body: unknown): string {
 }
 
 export const get = <T>(path: string): Promise<T> => call<T>('GET', path);
-export const post = <T = unknown>(path: string, body: unknown = {}): Promise<T> => call<T>('POST', path, body);
+export const post = <T = unknown>(path: string, body: unknown = {}): Promise<T> =>
+  call<T>('POST', path, body);
 export const put = (path: string, body: unknown = {}): Promise<unknown> => call('PUT', path, body);
 export const remove = (path: string, headers: HeadersInit = {}): Promise<unknown> =>
   call('DELETE', path, undefined, headers);
 
-function remember(session: Session): Session {
-  csrf = session.csrf ?? '';
+function keepToken(session: Session): Session {
+  csrfToken = session.csrf ?? '';
   return session;
 }
 
 export async function whoami(): Promise<Session> {
-  return remember(await get<Session>('/api/whoami'));
+  return keepToken(await get<Session>('/api/whoami'));
 }
 
 export async function signIn(username: string, password: string): Promise<Session> {
   try {
-    return remember(await post<Session>('/api/login', { username, password }));
+    return keepToken(await post<Session>('/api/login', { username, password }));
   } catch (error) {
     if (error instanceof ApiError && error.status === 401) {
       throw new ApiError(error.status, 'That user name and password do not match.');
@@ -130,10 +168,5 @@ export async function signIn(username: string, password: string): Promise<Sessio
 
 export async function signOut(): Promise<void> {
   await post('/api/logout');
-  csrf = '';
-}
-
-export function tagsOf(holder: { tags?: string[] | string }): string[] {
-  const tags = holder.tags ?? [];
-  return Array.isArray(tags) ? tags : tags.split(',').map((tag) => tag.trim()).filter(Boolean);
+  csrfToken = '';
 }

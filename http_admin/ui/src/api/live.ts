@@ -1,10 +1,10 @@
 /**
- * Live data: components name the API paths they show; one EventSource per page carries them all.
- * A hidden tab holds no stream. Where the stream fails, the same paths are polled instead.
+ * Live data. Components subscribe to API paths; one EventSource for the whole page carries all of
+ * them. A hidden tab has no stream. If the stream fails, the same paths are polled instead.
  */
 
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { ApiError, get, inWords } from './client';
+import { ApiError, errorMessage, errorText, get } from './client';
 
 export type LiveStatus = 'live' | 'polling' | 'paused' | 'offline';
 
@@ -12,143 +12,176 @@ interface Update {
   data?: unknown;
   error?: ApiError;
 }
-type Listener = (update: Update) => void;
+type UpdateListener = (update: Update) => void;
 
-const POLL_MS = 5000;
-const RETRY_STREAM_MS = 60_000;
-const listeners = new Map<string, Set<Listener>>();
+const POLL_INTERVAL_MS = 5000;
+const STREAM_RETRY_MS = 60_000;
+const POLLING = 'polling';
+
+// The page has one stream, so its state is kept in this module.
+const listenersByPath = new Map<string, Set<UpdateListener>>();
 const statusListeners = new Set<(status: LiveStatus) => void>();
-let source: EventSource | null = null;
-let opened = '';
-let timer = 0;
-let planned = false;
-let streamBroken = false;
-let paused = false;
-let status: LiveStatus = 'live';
+let liveStatus: LiveStatus = 'live';
+let eventSource: EventSource | null = null;
+/** URL of the open stream, POLLING, or empty. */
+let openConnection = '';
+let pollTimer = 0;
+let isSyncScheduled = false;
+let isStreamRefused = false;
+let isPaused = false;
 
-function announce(next: LiveStatus): void {
-  if (next === status) return;
-  status = next;
-  statusListeners.forEach((listener) => listener(next));
+function setLiveStatus(next: LiveStatus): void {
+  if (next === liveStatus) return;
+  liveStatus = next;
+  for (const listener of statusListeners) listener(next);
 }
 
 function deliver(path: string, update: Update): void {
-  listeners.get(path)?.forEach((listener) => listener(update));
+  for (const listener of listenersByPath.get(path) ?? []) listener(update);
+}
+
+function asApiError(error: unknown): ApiError {
+  return error instanceof ApiError ? error : new ApiError(0, errorText(error));
 }
 
 async function load(path: string): Promise<void> {
   try {
     deliver(path, { data: await get<unknown>(path) });
-    if (status === 'offline') announce(streamBroken ? 'polling' : 'live');
-  } catch (error) {
-    const known = error instanceof ApiError ? error : new ApiError(0, String(error));
-    if (known.status === 0) announce('offline');
-    deliver(path, { error: known });
+    if (liveStatus === 'offline') setLiveStatus(isStreamRefused ? 'polling' : 'live');
+  } catch (problem) {
+    const error = asApiError(problem);
+    if (error.status === 0) setLiveStatus('offline');
+    deliver(path, { error });
   }
+}
+
+interface StreamedView {
+  path: string;
+  status?: number;
+  body: unknown;
 }
 
 function onView(event: MessageEvent<string>): void {
-  const { path, status: code, body } = JSON.parse(event.data) as { path: string; status?: number; body: unknown };
-  if (code !== undefined && code >= 400) deliver(path, { error: new ApiError(code, inWords(code, body)) });
+  const { path, status, body } = JSON.parse(event.data) as StreamedView;
+  if (status !== undefined && status >= 400)
+    deliver(path, { error: new ApiError(status, errorMessage(status, body, path)) });
   else deliver(path, { data: body });
-  announce('live');
+  setLiveStatus('live');
 }
 
-function stop(): void {
-  source?.close();
-  source = null;
-  opened = '';
-  window.clearInterval(timer);
-  timer = 0;
+function disconnect(): void {
+  eventSource?.close();
+  eventSource = null;
+  openConnection = '';
+  window.clearInterval(pollTimer);
+  pollTimer = 0;
 }
 
-function poll(): void {
-  stop();
-  opened = 'polling';
-  announce('polling');
-  timer = window.setInterval(() => [...listeners.keys()].forEach((path) => void load(path)), POLL_MS);
+function startPolling(): void {
+  disconnect();
+  openConnection = POLLING;
+  setLiveStatus('polling');
+  pollTimer = window.setInterval(() => {
+    for (const path of listenersByPath.keys()) void load(path);
+  }, POLL_INTERVAL_MS);
 }
 
-/** Brings the stream in line with the paths wanted now. */
-function sync(): void {
-  planned = false;
-  const paths = [...listeners.keys()].sort();
-  if (paths.length === 0 || paused || document.hidden) return stop();
-  if (streamBroken || typeof EventSource === 'undefined') {
-    if (opened !== 'polling') poll();
+/** Opens, replaces or closes the stream so that it carries exactly the subscribed paths. */
+function syncStream(): void {
+  isSyncScheduled = false;
+  const paths = [...listenersByPath.keys()].sort();
+  if (paths.length === 0 || isPaused || document.hidden) {
+    disconnect();
+    return;
+  }
+  if (isStreamRefused || typeof EventSource === 'undefined') {
+    if (openConnection !== POLLING) startPolling();
     return;
   }
   const url = `/api/stream?${paths.map((path) => `view=${encodeURIComponent(path)}`).join('&')}`;
-  if (url === opened) return;
-  stop();
-  opened = url;
-  source = new EventSource(url);
-  source.addEventListener('view', onView as EventListener);
-  source.onerror = () => {
-    // While the browser reconnects by itself there is nothing to do; a refused stream is over.
-    if (source?.readyState === EventSource.CLOSED) {
-      streamBroken = true;
-      window.setTimeout(resetLive, RETRY_STREAM_MS);
-      sync();
-    } else announce('offline');
-  };
+  if (url === openConnection) return;
+  disconnect();
+  openConnection = url;
+  eventSource = new EventSource(url);
+  eventSource.addEventListener('view', onView as EventListener);
+  eventSource.onerror = onStreamError;
 }
 
-function plan(): void {
-  if (planned) return;
-  planned = true;
-  window.setTimeout(sync, 0);
+/** After most errors the browser reconnects by itself; after a refused request it does not. */
+function onStreamError(): void {
+  if (eventSource?.readyState === EventSource.CLOSED) {
+    isStreamRefused = true;
+    window.setTimeout(restartStream, STREAM_RETRY_MS);
+    syncStream();
+  } else setLiveStatus('offline');
 }
 
-document.addEventListener('visibilitychange', plan);
-
-export function setPaused(next: boolean): void {
-  paused = next;
-  announce(next ? 'paused' : streamBroken ? 'polling' : 'live');
-  sync();
+/** Components subscribe one after the other; the stream is opened once, for all of them. */
+function scheduleSync(): void {
+  if (isSyncScheduled) return;
+  isSyncScheduled = true;
+  window.setTimeout(syncStream, 0);
 }
 
-/** Tries the stream again: one refused then may be granted now. */
-export function resetLive(): void {
-  streamBroken = false;
-  stop();
-  plan();
+document.addEventListener('visibilitychange', scheduleSync);
+
+export function setPaused(paused: boolean): void {
+  isPaused = paused;
+  setLiveStatus(paused ? 'paused' : isStreamRefused ? 'polling' : 'live');
+  syncStream();
+}
+
+/** Tries the stream again, also if it was refused before. */
+export function restartStream(): void {
+  isStreamRefused = false;
+  disconnect();
+  scheduleSync();
 }
 
 export function useLiveStatus(): LiveStatus {
-  const [now, setNow] = useState(status);
+  const [status, setStatus] = useState(liveStatus);
   useEffect(() => {
-    statusListeners.add(setNow);
-    return () => void statusListeners.delete(setNow);
+    statusListeners.add(setStatus);
+    return () => void statusListeners.delete(setStatus);
   }, []);
-  return now;
+  return status;
 }
 
 export interface Live<T> {
   data: T | undefined;
   error: ApiError | undefined;
-  /** True until the present path has answered; `data` may still be the former path's. */
+  /** True until the current path has responded; until then `data` may be of the previous path. */
   loading: boolean;
   refresh: () => Promise<void>;
 }
 
-/** Subscribes to one GET path. The former data stays until the new path answers. */
+interface LoadedState<T> {
+  path: string | null;
+  data?: T;
+  error?: ApiError;
+}
+
+/** Subscribes to one GET path. The previous data stays until the new path responds. */
 export function useLive<T>(path: string | null): Live<T> {
-  const [state, setState] = useState<{ path: string | null; data?: T; error?: ApiError }>({ path: null });
-  const current = useRef(path);
-  current.current = path;
+  const [state, setState] = useState<LoadedState<T>>({ path: null });
+  const currentPath = useRef(path);
+  currentPath.current = path;
   useEffect(() => {
     if (path === null) return undefined;
-    const listener: Listener = ({ data, error }) =>
-      setState((before) => (error ? { path, data: before.path === path ? before.data : undefined, error } : { path, data: data as T }));
-    const set = listeners.get(path) ?? new Set<Listener>();
-    listeners.set(path, set.add(listener));
+    const listener: UpdateListener = ({ data, error }) =>
+      setState((before) =>
+        error
+          ? { path, data: before.path === path ? before.data : undefined, error }
+          : { path, data: data as T },
+      );
+    const listeners = listenersByPath.get(path) ?? new Set<UpdateListener>();
+    listenersByPath.set(path, listeners.add(listener));
     void load(path);
-    plan();
+    scheduleSync();
     return () => {
-      set.delete(listener);
-      if (set.size === 0) listeners.delete(path);
-      plan();
+      listeners.delete(listener);
+      if (listeners.size === 0) listenersByPath.delete(path);
+      scheduleSync();
     };
   }, [path]);
   return {
@@ -156,28 +189,33 @@ export function useLive<T>(path: string | null): Live<T> {
     error: state.path === path ? state.error : undefined,
     loading: state.path !== path,
     refresh: async () => {
-      if (current.current !== null) await load(current.current);
+      if (currentPath.current !== null) await load(currentPath.current);
     },
   };
 }
 
-/** One fetch, no stream: for data that changes only by hand. */
+/** Fetches one GET path once, for data that changes only when the user changes it. */
 export function useOnce<T>(path: string | null): Live<T> {
-  const [state, setState] = useState<{ path: string | null; data?: T; error?: ApiError }>({ path: null });
-  const current = useRef(path);
-  current.current = path;
-  const run = async (): Promise<void> => {
+  const [state, setState] = useState<LoadedState<T>>({ path: null });
+  const currentPath = useRef(path);
+  currentPath.current = path;
+  const refresh = async (): Promise<void> => {
     if (path === null) return;
     const settle = (result: { data?: T; error?: ApiError }): void => {
-      if (current.current === path) setState({ path, ...result });
+      if (currentPath.current === path) setState({ path, ...result });
     };
     try {
       settle({ data: await get<T>(path) });
     } catch (error) {
-      settle({ error: error instanceof ApiError ? error : new ApiError(0, String(error)) });
+      settle({ error: asApiError(error) });
     }
   };
-  useEffect(() => void run(), [path]);
-  const known = state.path === path;
-  return { data: state.data, error: known ? state.error : undefined, loading: !known, refresh: run };
+  useEffect(() => void refresh(), [path]);
+  const isLoaded = state.path === path;
+  return {
+    data: state.data,
+    error: isLoaded ? state.error : undefined,
+    loading: !isLoaded,
+    refresh,
+  };
 }

@@ -1,4 +1,4 @@
-/** Numbers, sizes and times as people read them. Pure; everything tolerates null and NaN. */
+/** Numbers, sizes and times as text. Pure; null, undefined and NaN give a dash. */
 
 export type Maybe = number | null | undefined;
 
@@ -14,7 +14,7 @@ export function count(value: Maybe): string {
   return known(value) ? whole.format(value) : NONE;
 }
 
-/** 1234 -> 1.2k; keeps axis labels and lanes short. */
+/** 1234 -> 1.2k, for short labels. */
 export function compact(value: Maybe): string {
   if (!known(value)) return NONE;
   const size = Math.abs(value);
@@ -42,7 +42,7 @@ export function bytes(value: Maybe): string {
   return `${oneDigit.format(amount)} ${UNITS[unit]}`;
 }
 
-/** At most two units, so that an age reads at a glance: "3 min 4 s". */
+/** At most two units: "3 min 4 s". */
 export function duration(ms: Maybe): string {
   if (!known(ms)) return NONE;
   if (ms < 1000) return `${whole.format(Math.max(0, ms))} ms`;
@@ -77,14 +77,14 @@ export function percent(part: Maybe, total: Maybe): string {
   return `${oneDigit.format((part / total) * 100)} %`;
 }
 
-/** An argument or property value in one line of text. */
+/** An argument or property value as one line of text. */
 export function value(of: unknown): string {
   if (of === null || of === undefined) return NONE;
   if (typeof of === 'string') return of;
   return JSON.stringify(of);
 }
 
-/** The default exchange has an empty name; people need a word for it. */
+/** The name to show: that of the default exchange is empty. */
 export function exchangeName(name: string): string {
   return name === '' ? '(default)' : name;
 }

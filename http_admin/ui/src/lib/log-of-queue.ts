@@ -1,4 +1,4 @@
-/** A queue of the type stream is a log, or one partition of a log that has several. */
+/** The log that a queue of type stream is, or is a partition of. */
 
 import { apiPath } from '../api/client';
 import { useLive, useOnce } from '../api/live';
@@ -12,13 +12,14 @@ export interface LogOfQueue {
   isKnown: boolean;
 }
 
-/** Only a queue named as partitions are is looked for in the logs: reading them all takes its time. */
-export function useLogOf(vhost: string, name: string, queue: Queue | undefined): LogOfQueue {
+/** Reading all logs is slow, so it is done only for queues that are named like a partition. */
+export function useLogOfQueue(vhost: string, name: string, queue: Queue | undefined): LogOfQueue {
   const isLog = queue?.type === 'stream';
-  const isSuspect = isLog && /-\d+$/.test(name) && queue.arguments['x-partitions'] === undefined;
-  const all = useOnce<Log[]>(isSuspect ? apiPath('logs', vhost) : null);
-  const whole = logWithPartition((isSuspect && all.data) || [], name);
-  const isKnown = queue !== undefined && (!isSuspect || !all.loading);
-  const log = useLive<Log>(isLog && isKnown ? apiPath('logs', vhost, whole?.name ?? name) : null);
-  return { log: isKnown ? log.data : undefined, isPartition: whole !== undefined, isKnown };
+  const mayBePartition =
+    isLog && /-\d+$/.test(name) && queue.arguments['x-partitions'] === undefined;
+  const all = useOnce<Log[]>(mayBePartition ? apiPath('logs', vhost) : null);
+  const parent = logWithPartition((mayBePartition && all.data) || [], name);
+  const isKnown = queue !== undefined && (!mayBePartition || !all.loading);
+  const log = useLive<Log>(isLog && isKnown ? apiPath('logs', vhost, parent?.name ?? name) : null);
+  return { log: isKnown ? log.data : undefined, isPartition: parent !== undefined, isKnown };
 }

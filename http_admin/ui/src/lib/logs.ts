@@ -1,25 +1,24 @@
-/** Lanes and lag of log-mode queues. Pure. */
+/** Partitions, records and groups of logs, prepared for display. Pure. */
 
-import type { Group, Log, LogRecord, Message, Partition, Segment } from '../api/types';
+import type { Group, GroupMember, Log, LogRecord, Message, Partition } from '../api/types';
 import { bytes, duration, plural } from './format';
 
 export interface LaneSegment {
   base: number;
   end: number;
-  /** Place and width on the lane, 0 to 1. */
+  /** Position and width on the lane, from 0 to 1. */
   left: number;
   width: number;
-  bytes: number | undefined;
+  bytes: number;
 }
 
-export function segmentCount(partition: Partition): number {
-  return typeof partition.segments === 'number' ? partition.segments : partition.segments.length;
-}
-
-/** Segments as shares of one scale for all lanes, so that their lengths can be compared. */
-export function laneSegments(partition: Partition, scale: { first: number; next: number }): LaneSegment[] {
+/** The segments on a scale that all lanes share, so that their lengths can be compared. */
+export function laneSegments(
+  partition: Partition,
+  scale: { first: number; next: number },
+): LaneSegment[] {
   const span = Math.max(1, scale.next - scale.first);
-  return segmentsOf(partition).map((segment, index, all) => {
+  return partition.segments.map((segment, index, all) => {
     const end = all[index + 1]?.base_offset ?? partition.next_offset;
     return {
       base: segment.base_offset,
@@ -31,32 +30,17 @@ export function laneSegments(partition: Partition, scale: { first: number; next:
   });
 }
 
-/** A server that sends only the number of segments still gets a lane with one block. */
-function segmentsOf(partition: Partition): Segment[] {
-  if (Array.isArray(partition.segments) && partition.segments.length > 0) return partition.segments;
-  if (partition.next_offset <= partition.first_offset) return [];
-  return [{ base_offset: partition.first_offset, bytes: partition.bytes }];
-}
-
 export function scaleOf(partitions: readonly Partition[]): { first: number; next: number } {
   if (partitions.length === 0) return { first: 0, next: 1 };
   return {
-    first: Math.min(...partitions.map((one) => one.first_offset)),
-    next: Math.max(...partitions.map((one) => one.next_offset), 1),
+    first: Math.min(...partitions.map((partition) => partition.first_offset)),
+    next: Math.max(...partitions.map((partition) => partition.next_offset), 1),
   };
-}
-
-export function totalLag(group: Group): number {
-  return group.partitions.reduce((sum, one) => sum + (one.lag ?? 0), 0);
-}
-
-export function records(partitions: readonly Partition[]): number {
-  return partitions.reduce((sum, one) => sum + (one.messages ?? Math.max(0, one.next_offset - one.first_offset)), 0);
 }
 
 export type ResetKind = 'first' | 'last' | 'next' | 'offset' | 'time';
 
-/** What the reset call wants: a word, an offset, or a time in ISO 8601 (a bare number is an offset). */
+/** The target of a reset, as the API has it: first, last, next, an offset, or a time in ISO 8601. */
 export function resetTarget(kind: ResetKind, text: string): string | number {
   if (kind === 'offset') {
     if (!/^\d+$/.test(text.trim())) throw new Error('The offset must be a whole number.');
@@ -73,13 +57,17 @@ export function resetTarget(kind: ResetKind, text: string): string | number {
 export type RecordsStart = 'first' | 'last' | 'offset' | 'time';
 export const RECORDS_SHOWN = 50;
 
-/** The query that reads records of a partition from a place on. */
+/** The query that reads records of a partition from a start on. */
 export function recordsQuery(partition: string, start: RecordsStart, text: string): string {
-  return new URLSearchParams({ partition, offset: String(resetTarget(start, text)), count: String(RECORDS_SHOWN) }).toString();
+  return new URLSearchParams({
+    partition,
+    offset: String(resetTarget(start, text)),
+    count: String(RECORDS_SHOWN),
+  }).toString();
 }
 
-/** A record as the list of messages shows it; its offset stands where others have their number. */
-export function shownRecord(record: LogRecord, now: number): Message {
+/** A record for the list of messages, with its offset as the position. */
+export function recordAsMessage(record: LogRecord, now: number): Message {
   return {
     position: record.offset,
     exchange: record.exchange,
@@ -87,54 +75,73 @@ export function shownRecord(record: LogRecord, now: number): Message {
     redelivered: false,
     properties: { ...record.properties, headers: record.headers },
     payload: record.value,
-    payload_bytes: record.encoding === 'base64' ? atob(record.value).length : new TextEncoder().encode(record.value).length,
+    payload_bytes:
+      record.encoding === 'base64'
+        ? atob(record.value).length
+        : new TextEncoder().encode(record.value).length,
     payload_encoding: record.encoding,
     age_ms: Math.max(0, now - record.timestamp),
   };
 }
 
-/** When a group's offsets move, in words. */
-export function commitWords(group: Group): string {
-  if (group.commit === 'delivery') return 'commits before delivering';
+/** When the offsets of a group are committed. */
+export function commitText(group: Group): string {
+  if (group.commit === 'delivery') return 'commits before delivery';
   if (group.commit === 'interval') return `commits every ${duration(group.commit_interval_ms)}`;
-  return 'commits by ack';
+  return 'commits on ack';
 }
 
-/** Members that have no partition, because there are more of them than partitions. */
-export function waitingMembers(group: Group): Group['members'] {
-  return group.members.filter((one) => one.partitions.length === 0);
+/** Members without a partition, because the group has more members than partitions. */
+export function waitingMembers(group: Group): GroupMember[] {
+  return group.members.filter((member) => member.partitions.length === 0);
 }
 
-/** Whether a member is an AMQP connection that has a page of its own. */
-export function isConnection(member: Group['members'][number]): boolean {
+/** Whether a member has an AMQP connection, which has a page. */
+export function isConnection(member: GroupMember): boolean {
   return member.connection !== '' && !member.connection.startsWith('HTTP API');
 }
 
-/** What becomes of old records, in words. */
-export function retentionWords(log: Log): string {
+/** How long records are kept. */
+export function retentionText(log: Log): string {
   const parts = [
-    ...(log.cleanup_policy === 'compact' ? ['newest record of each key kept'] : []),
-    ...(log.max_age_ms ? [`kept for ${duration(log.max_age_ms)}`] : []),
+    ...(log.cleanup_policy === 'compact' ? ['keeps the newest record of each key'] : []),
+    ...(log.max_age_ms ? [`keeps records for ${duration(log.max_age_ms)}`] : []),
     ...(log.max_length_bytes ? [`at most ${bytes(log.max_length_bytes)}`] : []),
   ];
-  return parts.length === 0 ? 'kept for ever' : parts.join(', ');
+  return parts.length === 0 ? 'keeps records forever' : parts.join(', ');
 }
 
 export function damageCount(partitions: readonly Partition[]): number {
-  return partitions.reduce((sum, one) => sum + (one.damage?.length ?? 0), 0);
+  return partitions.reduce((sum, partition) => sum + partition.damage.length, 0);
 }
 
-/** The log that has this queue as one of its partitions. */
+const MAX_DAMAGE_SHOWN = 5;
+
+/** Which records are lost, and why. */
+export function lostText(partitions: readonly Partition[]): string[] {
+  const all = partitions.flatMap(({ index, damage }) =>
+    damage.map(({ first_offset, next_offset, reason }) => {
+      const until = next_offset === null ? 'on' : `to ${next_offset - 1}`;
+      return `partition ${index}, offsets from ${first_offset} ${until} (${reason})`;
+    }),
+  );
+  const more = all.length - MAX_DAMAGE_SHOWN;
+  return more > 0 ? [...all.slice(0, MAX_DAMAGE_SHOWN), `and ${more} more`] : all;
+}
+
+/** The log of which this queue is a partition. */
 export function logWithPartition(logs: readonly Log[], queue: string): Log | undefined {
-  return logs.find((log) => log.partitioned && log.partitions.some((one) => one.queue === queue));
+  return logs.find(
+    (log) => log.partitioned && log.partitions.some((partition) => partition.queue === queue),
+  );
 }
 
-/** What deleting a log takes along, in words. */
-export function lossWords(log: Log): string {
-  const held = [
-    plural(records(log.partitions), 'record'),
+/** What is lost when a log is deleted. */
+export function lossText(log: Log): string {
+  const parts = [
+    plural(log.messages, 'record'),
     ...(log.partitioned ? [plural(log.partitions.length, 'partition')] : []),
-    ...(log.groups?.length ? [`the offsets of ${plural(log.groups.length, 'group')}`] : []),
+    ...(log.groups.length > 0 ? [`the offsets of ${plural(log.groups.length, 'group')}`] : []),
   ];
-  return `The log, its bindings, ${held.join(', ')} will be lost`.replace(/, ([^,]*)$/, ' and $1');
+  return `The log, its bindings, ${parts.join(', ')} will be lost`.replace(/, ([^,]*)$/, ' and $1');
 }

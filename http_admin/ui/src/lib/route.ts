@@ -1,4 +1,4 @@
-/** Hash routes: `#/queues/<vhost>/<name>?tab=messages`. Segments and values are percent-encoded. */
+/** Hash routes: `#/queues/<vhost>/<name>?tab=messages`. Segments and values are percent-encoded. Pure. */
 
 export interface Route {
   path: string[];
@@ -9,13 +9,13 @@ export type Query = Record<string, string | number | boolean | undefined>;
 
 export function parseRoute(hash: string): Route {
   const raw = hash.replace(/^#\/?/, '');
-  const mark = raw.indexOf('?');
-  const path = mark < 0 ? raw : raw.slice(0, mark);
+  const questionMark = raw.indexOf('?');
+  const path = questionMark < 0 ? raw : raw.slice(0, questionMark);
   const query: Record<string, string> = {};
-  if (mark >= 0) {
-    for (const [key, text] of new URLSearchParams(raw.slice(mark + 1))) query[key] = text;
+  if (questionMark >= 0) {
+    for (const [key, text] of new URLSearchParams(raw.slice(questionMark + 1))) query[key] = text;
   }
-  // An empty segment is a real one: the default exchange is named "".
+  // Empty segments count: the name of the default exchange is empty.
   return { path: path === '' ? [] : path.split('/').map(decode), query };
 }
 
@@ -31,7 +31,7 @@ export function href(path: readonly string[], query: Query = {}): string {
   return `#/${path.map(encodeURIComponent).join('/')}${search(query)}`;
 }
 
-/** `?a=b` without the entries that are undefined, empty or false. */
+/** `?a=b`, without entries that are undefined, empty or false. */
 export function search(query: Query): string {
   const params = new URLSearchParams();
   for (const [key, item] of Object.entries(query)) {

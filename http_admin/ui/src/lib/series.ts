@@ -1,4 +1,4 @@
-/** Sample series as the API gives them (newest first, counters cumulative) turned into chart columns. */
+/** Turns samples of the API (newest first, counters cumulative) into columns for charts. Pure. */
 
 import type { Details, Sample } from '../api/types';
 
@@ -18,13 +18,14 @@ export const RANGES: readonly Range[] = [
   { id: '8h', label: '8 h', age: 28800, incr: 600 },
 ];
 
-/** Of one queue or virtual host the broker remembers ten minutes; only its totals last for hours. */
+/** The broker keeps ten minutes of samples per queue and virtual host, and hours of its totals. */
 export const SHORT_RANGES = RANGES.slice(0, 2);
 
-/** The range of this name; the longest there is, where a longer one was chosen elsewhere. */
-export function rangeOf(id: string | undefined, among: readonly Range[] = RANGES): Range {
-  const known = RANGES.some((range) => range.id === id);
-  return among.find((range) => range.id === id) ?? (among[known ? among.length - 1 : 0] as Range);
+/** The range with this id; if it is longer than those available, the longest of them. */
+export function rangeOf(id: string | undefined, available: readonly Range[] = RANGES): Range {
+  const isKnown = RANGES.some((range) => range.id === id);
+  const index = isKnown ? available.length - 1 : 0;
+  return available.find((range) => range.id === id) ?? (available[index] as Range);
 }
 
 export function sampleQuery(range: Range): string {
@@ -40,26 +41,30 @@ export function levels(details: Details | undefined): Map<number, number> {
   return new Map(ascending(details?.samples ?? []).map((at) => [at.timestamp, at.sample]));
 }
 
-/** Differences of a counter per second; a counter that fell (restart) counts as zero. */
+/** Differences of a counter per second; zero where it fell, as after a restart. */
 export function rates(details: Details | undefined): Map<number, number> {
   const points = ascending(details?.samples ?? []);
-  const found = new Map<number, number>();
+  const perSecond = new Map<number, number>();
   for (let at = 1; at < points.length; at += 1) {
     const now = points[at] as Sample;
     const before = points[at - 1] as Sample;
     const seconds = (now.timestamp - before.timestamp) / 1000;
-    if (seconds > 0) found.set(now.timestamp, Math.max(0, (now.sample - before.sample) / seconds));
+    if (seconds > 0)
+      perSecond.set(now.timestamp, Math.max(0, (now.sample - before.sample) / seconds));
   }
-  return found;
+  return perSecond;
 }
 
-/** Joins series on their timestamps; x in seconds, as the chart wants it. */
+/** Joins series on their timestamps; the first column is the time in seconds. */
 export function columns(series: readonly Map<number, number>[]): Columns {
-  const times = [...new Set(series.flatMap((one) => [...one.keys()]))].sort((a, b) => a - b);
-  return [times.map((time) => time / 1000), ...series.map((one) => times.map((time) => one.get(time) ?? null))];
+  const times = [...new Set(series.flatMap((values) => [...values.keys()]))].sort((a, b) => a - b);
+  return [
+    times.map((time) => time / 1000),
+    ...series.map((values) => times.map((time) => values.get(time) ?? null)),
+  ];
 }
 
-/** Points of a small line in a `width` x `height` box; empty when there is nothing to draw. */
+/** The points of a line in a box of `width` x `height`; empty if there are fewer than two. */
 export function sparkPoints(values: readonly number[], width: number, height: number): string {
   if (values.length < 2) return '';
   const top = Math.max(...values, 1);

@@ -1,15 +1,14 @@
-/** Who is signed in, and which vhost the pages look at; given to every component by context. */
+/** The signed-in user and the selected virtual host, which every component gets by context. */
 
 import { createContext } from 'preact';
 import { useContext } from 'preact/hooks';
 import type { Overview, Session, Vhost } from '../api/types';
-import { tagsOf } from '../api/client';
 
 export interface Scope {
   session: Session;
-  /** '' means all vhosts the user may see. */
+  /** The selected virtual host; empty for all that the user has access to. */
   vhost: string;
-  vhosts: Vhost[];
+  vhosts: readonly Pick<Vhost, 'name' | 'default_queue_type'>[];
   overview: Overview | undefined;
   setVhost: (name: string) => void;
 }
@@ -18,25 +17,25 @@ export const ScopeContext = createContext<Scope | null>(null);
 
 export function useScope(): Scope {
   const scope = useContext(ScopeContext);
-  if (scope === null) throw new Error('no scope outside the signed-in part');
+  if (scope === null) throw new Error('useScope needs a ScopeContext around it');
   return scope;
 }
 
-/** The vhost that a new thing goes to when the pages look at all of them. */
-export function homeVhost(scope: Scope): string {
+/** The virtual host for new objects: the selected one or, if all are selected, `/` or the first. */
+export function defaultVhost(scope: Scope): string {
   if (scope.vhost !== '') return scope.vhost;
   const names = scope.vhosts.map((vhost) => vhost.name);
   return names.includes('/') ? '/' : (names[0] ?? '/');
 }
 
 export function isAdmin(session: Session): boolean {
-  return tagsOf(session).includes('administrator');
+  return session.tags.includes('administrator');
 }
 
-export function mayMonitor(session: Session): boolean {
-  return tagsOf(session).some((tag) => tag === 'administrator' || tag === 'monitoring');
+export function canMonitor(session: Session): boolean {
+  return session.tags.some((tag) => tag === 'administrator' || tag === 'monitoring');
 }
 
-export function mayPolicy(session: Session): boolean {
-  return tagsOf(session).some((tag) => tag === 'administrator' || tag === 'policymaker');
+export function canSetPolicies(session: Session): boolean {
+  return session.tags.some((tag) => tag === 'administrator' || tag === 'policymaker');
 }

@@ -1,10 +1,15 @@
-/** Copy-ready pika programs with the right address, for pages that have nothing to show yet. */
+/** Programs for pika with the address of this broker, to copy. */
 
 import type { Overview } from '../api/types';
 
-/** The address a client on this machine would use; the password is never known here. */
-export function amqpUrl(overview: Overview | undefined, user: string, vhost: string, host: string): string {
-  const listener = overview?.listeners?.find((one) => one.protocol === 'amqp');
+/** The URL for a client. The UI does not know the password, except that of guest. */
+export function amqpUrl(
+  overview: Pick<Overview, 'listeners'> | undefined,
+  user: string,
+  vhost: string,
+  host: string,
+): string {
+  const listener = overview?.listeners.find((item) => item.protocol === 'amqp');
   const port = listener?.port ?? 5672;
   const secret = user === 'guest' ? 'guest' : 'PASSWORD';
   return `amqp://${encodeURIComponent(user)}:${secret}@${host}:${port}/${encodeURIComponent(vhost)}`;
@@ -22,7 +27,7 @@ export function publishSnippet(url: string, queue = 'hello'): string {
   return `${opening(url)}channel.queue_declare(${name}, durable=True)\nchannel.basic_publish("", ${name}, b"Hello, hare!")\nconnection.close()\n`;
 }
 
-/** A log is read from its first record: without an offset only what comes next would be shown. */
+/** A log is read from its first record; without an offset only new records would be delivered. */
 export function consumeSnippet(url: string, queue: string, isLog = false): string {
   const offset = isLog ? ', arguments={"x-stream-offset": "first"}' : '';
   return `${opening(url)}

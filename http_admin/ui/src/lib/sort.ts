@@ -1,4 +1,4 @@
-/** Client-side sorting and filtering for the small lists the server does not page. */
+/** Sorting and filtering of short lists, which are not paged by the server. Pure. */
 
 export interface Sorting {
   by: string;
@@ -23,24 +23,31 @@ function text(of: unknown): string {
   return typeof of === 'object' ? JSON.stringify(of) : String(of);
 }
 
-/** Missing values go last in both directions; equal rows keep their order. */
+/** Missing values come last in both directions; equal rows keep their order. */
 export function sorted<Row>(rows: readonly Row[], sorting: Sorting): Row[] {
   const sign = sorting.descending ? -1 : 1;
   return [...rows].sort((a, b) => {
     const left = pick(a, sorting.by);
     const right = pick(b, sorting.by);
-    const gap = Number(left === undefined || left === null) - Number(right === undefined || right === null);
-    return gap !== 0 ? gap : sign * compare(left, right);
+    const missingDifference =
+      Number(left === undefined || left === null) - Number(right === undefined || right === null);
+    return missingDifference !== 0 ? missingDifference : sign * compare(left, right);
   });
 }
 
-export function matching<Row>(rows: readonly Row[], fields: readonly string[], filter: string): Row[] {
-  const wanted = filter.trim().toLowerCase();
-  if (wanted === '') return [...rows];
-  return rows.filter((row) => fields.some((field) => text(pick(row, field)).toLowerCase().includes(wanted)));
+export function matching<Row>(
+  rows: readonly Row[],
+  fields: readonly string[],
+  filter: string,
+): Row[] {
+  const needle = filter.trim().toLowerCase();
+  if (needle === '') return [...rows];
+  return rows.filter((row) =>
+    fields.some((field) => text(pick(row, field)).toLowerCase().includes(needle)),
+  );
 }
 
-/** Clicking a column: first its natural direction, then the other. */
+/** The sorting after a click on a column: descending first for numbers, and then the reverse. */
 export function toggled(current: Sorting, by: string, numeric: boolean): Sorting {
   return current.by === by ? { by, descending: !current.descending } : { by, descending: numeric };
 }

@@ -1,32 +1,91 @@
 import { apiPath } from '../api/client';
 import type { Channel } from '../api/types';
-import { Badge, Card, Empty, PageHead } from '../components/basics';
-import { DataTable, FilterBox, Pager, type Column } from '../components/DataTable';
-import { ErrorNote, Loading } from '../components/feedback';
+import { Badge } from '../components/badge';
+import { Card, Empty } from '../components/card';
+import { type Column, DataTable, FilterBox, Pager } from '../components/data-table';
 import { ChannelLink } from '../components/links';
+import { PageHead } from '../components/page-head';
+import { ErrorNote, Loading } from '../components/status-notes';
 import { count, rate } from '../lib/format';
-import { useListState, usePage } from '../lib/list';
+import { useListState, usePage } from '../lib/list-state';
 import { useScope } from '../lib/session';
 import { StateBadge } from './connections';
 
 export const CHANNEL_COLUMNS: readonly Column<Channel>[] = [
-  { id: 'name', title: 'Channel', sort: 'name', render: (one) => (
-    <span class="wide-name">
-      <ChannelLink name={one.name} />
-      <span class="under">{one.user} in {one.vhost} <Mode channel={one} /></span>
-    </span>
-  ) },
-  { id: 'state', title: 'State', sort: 'state', render: (one) => <StateBadge state={one.state} /> },
-  { id: 'consumers', title: 'Consumers', sort: 'consumer_count', numeric: true, minor: true, render: (one) => count(one.consumer_count) },
-  { id: 'prefetch', title: 'Prefetch', sort: 'prefetch_count', numeric: true, minor: true, render: (one) => (one.prefetch_count === 0 ? 'no limit' : count(one.prefetch_count)) },
-  { id: 'unacked', title: 'Unacked', sort: 'messages_unacknowledged', numeric: true, render: (one) => count(one.messages_unacknowledged) },
-  { id: 'publish', title: 'Publish', sort: 'message_stats.publish_details.rate', numeric: true, minor: true, render: (one) => rate(one.message_stats?.publish_details?.rate ?? 0) },
-  { id: 'deliver', title: 'Deliver', sort: 'message_stats.deliver_get_details.rate', numeric: true, minor: true, render: (one) => rate(one.message_stats?.deliver_get_details?.rate ?? 0) },
+  {
+    id: 'name',
+    title: 'Channel',
+    sort: 'name',
+    render: (channel) => (
+      <span class="wide-name">
+        <ChannelLink name={channel.name} />
+        <span class="under">
+          {channel.user} in {channel.vhost} <ChannelMode channel={channel} />
+        </span>
+      </span>
+    ),
+  },
+  {
+    id: 'state',
+    title: 'State',
+    sort: 'state',
+    render: (channel) => <StateBadge state={channel.state} />,
+  },
+  {
+    id: 'consumers',
+    title: 'Consumers',
+    sort: 'consumer_count',
+    numeric: true,
+    minor: true,
+    render: (channel) => count(channel.consumer_count),
+  },
+  {
+    id: 'prefetch',
+    title: 'Prefetch',
+    sort: 'prefetch_count',
+    numeric: true,
+    minor: true,
+    render: (channel) =>
+      channel.prefetch_count === 0 ? 'unlimited' : count(channel.prefetch_count),
+  },
+  {
+    id: 'unacked',
+    title: 'Unacked',
+    sort: 'messages_unacknowledged',
+    numeric: true,
+    render: (channel) => count(channel.messages_unacknowledged),
+  },
+  {
+    id: 'publish',
+    title: 'Publish',
+    sort: 'message_stats.publish_details.rate',
+    numeric: true,
+    minor: true,
+    render: (channel) => rate(channel.message_stats?.publish_details?.rate ?? 0),
+  },
+  {
+    id: 'deliver',
+    title: 'Deliver',
+    sort: 'message_stats.deliver_get_details.rate',
+    numeric: true,
+    minor: true,
+    render: (channel) => rate(channel.message_stats?.deliver_get_details?.rate ?? 0),
+  },
 ];
 
-export function Mode({ channel }: { channel: Channel }) {
-  if (channel.transactional) return <Badge tone="info" title="Transactions">tx</Badge>;
-  if (channel.confirm) return <Badge tone="good" title="Publisher confirms">confirms</Badge>;
+export function ChannelMode({ channel }: { channel: Channel }) {
+  if (channel.transactional)
+    return (
+      <Badge tone="info" title="Transactions">
+        tx
+      </Badge>
+    );
+  if (channel.confirm)
+    return (
+      <Badge tone="good" title="Publisher confirms">
+        confirms
+      </Badge>
+    );
   return null;
 }
 
@@ -37,19 +96,37 @@ export function ChannelsPage() {
   const { data, error, loading } = usePage<Channel>(base, list);
   return (
     <>
-      <PageHead title="Channels" sub="The lanes inside connections on which clients publish and consume." />
+      <PageHead
+        title="Channels"
+        sub="Clients publish and consume on channels of their connections."
+      />
       {error && <ErrorNote error={error} />}
       {data === undefined && !error && <Loading />}
       {data?.total_count === 0 && (
         <Card>
-          <Empty title="No open channel"><p>A channel appears as soon as a client opens one; <a href="#/connections">the connections page</a> shows how to connect.</p></Empty>
+          <Empty title="No open channels">
+            <p>
+              Channels are listed here as soon as clients open them. The{' '}
+              <a href="#/connections">connections page</a> shows how to connect.
+            </p>
+          </Empty>
         </Card>
       )}
       {data !== undefined && data.total_count > 0 && (
         <Card tight>
-          <div class="toolbar"><FilterBox label="Filter by name" value={list.filter} onInput={list.setFilter} /></div>
-          <DataTable label="Channels" testid="channels" columns={CHANNEL_COLUMNS} rows={data.items} rowKey={(one) => one.name}
-            sorting={list.sorting} onSort={list.setSorting} busy={loading} />
+          <div class="toolbar">
+            <FilterBox label="Filter by name" value={list.filter} onInput={list.setFilter} />
+          </div>
+          <DataTable
+            label="Channels"
+            testid="channels"
+            columns={CHANNEL_COLUMNS}
+            rows={data.items}
+            rowKey={(channel) => channel.name}
+            sorting={list.sorting}
+            onSort={list.setSorting}
+            busy={loading}
+          />
           <Pager data={data} onPage={list.setPage} noun="channels" />
         </Card>
       )}

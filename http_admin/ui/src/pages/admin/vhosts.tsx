@@ -2,27 +2,35 @@ import { useState } from 'preact/hooks';
 import { apiPath, get, put, remove } from '../../api/client';
 import { useLive } from '../../api/live';
 import type { Queue, Vhost } from '../../api/types';
-import { Badge, Card, PageHead } from '../../components/basics';
-import { DataTable, FilterBox, type Column } from '../../components/DataTable';
-import { attempt, confirmLoss, ErrorNote, Loading, toast } from '../../components/feedback';
+import { Badge } from '../../components/badge';
+import { Card } from '../../components/card';
+import { type Column, DataTable, FilterBox } from '../../components/data-table';
+import { confirmLoss } from '../../components/dialog';
 import { Form, SelectField, TextField } from '../../components/forms';
+import { PageHead } from '../../components/page-head';
+import { ErrorNote, Loading } from '../../components/status-notes';
+import { attempt, toast } from '../../components/toasts';
 import { count, plural, rate } from '../../lib/format';
+import { QUEUE_KINDS } from '../../lib/queue-arguments';
 import { href } from '../../lib/route';
 import { isAdmin, useScope } from '../../lib/session';
-import { matching, sorted, type Sorting } from '../../lib/sort';
+import { matching, type Sorting, sorted } from '../../lib/sort';
 
-export const QUEUE_TYPES = [{ id: 'classic', label: 'Classic' }, { id: 'quorum', label: 'Quorum' }, { id: 'stream', label: 'Log' }] as const;
-
-/** Asks with the number of queues and messages that would go; true when deleted. */
+/** Deletes a virtual host after a confirmation; true if it was deleted. */
 export async function deleteVhost(vhost: Vhost): Promise<boolean> {
-  const queues = await get<Queue[]>(`${apiPath('queues', vhost.name)}?columns=name,messages`).catch(() => []);
-  const messages = queues.reduce((sum, queue) => sum + (queue.messages ?? 0), 0);
-  const yes = await confirmLoss({
+  const queues = await get<Pick<Queue, 'messages'>[]>(
+    `${apiPath('queues', vhost.name)}?columns=name,messages`,
+  ).catch(() => []);
+  const messages = queues.reduce((sum, queue) => sum + queue.messages, 0);
+  const confirmed = await confirmLoss({
     title: `Delete virtual host ${vhost.name}?`,
-    loss: `${plural(queues.length, 'queue')} with ${plural(messages, 'message')}, all exchanges, bindings, permissions and policies in it will be lost, and its connections closed. This cannot be undone.`,
+    loss: `${plural(queues.length, 'queue')} with ${plural(messages, 'message')}, and all exchanges, bindings, permissions and policies in it will be lost, and its connections closed. This cannot be undone.`,
     action: 'Delete virtual host',
   });
-  return yes && attempt(() => remove(apiPath('vhosts', vhost.name)), `Virtual host ${vhost.name} is deleted.`);
+  return (
+    confirmed &&
+    attempt(() => remove(apiPath('vhosts', vhost.name)), `Virtual host ${vhost.name} deleted.`)
+  );
 }
 
 function AddVhost({ known, onDone }: { known: readonly string[]; onDone: () => void }) {
@@ -30,17 +38,27 @@ function AddVhost({ known, onDone }: { known: readonly string[]; onDone: () => v
   const [description, setDescription] = useState('');
   const [type, setType] = useState('classic');
   return (
-    <Form label="Add a virtual host" action="Add virtual host" testid="add-vhost" onSubmit={async () => {
-      if (known.includes(name)) throw new Error(`There is a virtual host ${name} already.`);
-      await put(apiPath('vhosts', name), { description, default_queue_type: type });
-      toast(`Virtual host ${name} is there.`);
-      setName('');
-      onDone();
-    }}>
+    <Form
+      label="Add a virtual host"
+      action="Add virtual host"
+      testid="add-vhost"
+      onSubmit={async () => {
+        if (known.includes(name)) throw new Error(`Virtual host ${name} already exists.`);
+        await put(apiPath('vhosts', name), { description, default_queue_type: type });
+        toast(`Virtual host ${name} created.`);
+        setName('');
+        onDone();
+      }}
+    >
       <TextField label="Name" value={name} onInput={setName} required />
       <TextField label="Description" value={description} onInput={setDescription} />
-      <SelectField label="Type of new queues" value={type} onInput={setType} options={QUEUE_TYPES}
-        help="Of durable queues whose declaration names no type." />
+      <SelectField
+        label="Default queue type"
+        value={type}
+        onInput={setType}
+        options={QUEUE_KINDS}
+        help="For durable queues that are declared without a type."
+      />
     </Form>
   );
 }
@@ -52,26 +70,89 @@ export function VhostsPage() {
   const [sorting, setSorting] = useState<Sorting>({ by: 'name', descending: false });
   const admin = isAdmin(session);
   const columns: Column<Vhost>[] = [
-    { id: 'name', title: 'Name', sort: 'name', render: (one) => <><a href={href(['vhosts', one.name])}>{one.name}</a>{one.description && <span class="under">{one.description}</span>}</> },
-    { id: 'tracing', title: 'Tracing', minor: true, render: (one) => (one.tracing ? <Badge tone="warn">on</Badge> : <span class="muted">off</span>) },
-    { id: 'ready', title: 'Ready', sort: 'messages_ready', numeric: true, render: (one) => count(one.messages_ready ?? 0) },
-    { id: 'unacked', title: 'Unacked', sort: 'messages_unacknowledged', numeric: true, minor: true, render: (one) => count(one.messages_unacknowledged ?? 0) },
-    { id: 'in', title: 'In', sort: 'message_stats.publish_details.rate', numeric: true, minor: true, render: (one) => rate(one.message_stats?.publish_details?.rate ?? 0) },
-    { id: 'out', title: 'Out', sort: 'message_stats.deliver_get_details.rate', numeric: true, minor: true, render: (one) => rate(one.message_stats?.deliver_get_details?.rate ?? 0) },
+    {
+      id: 'name',
+      title: 'Name',
+      sort: 'name',
+      render: (vhost) => (
+        <>
+          <a href={href(['vhosts', vhost.name])}>{vhost.name}</a>
+          {vhost.description && <span class="under">{vhost.description}</span>}
+        </>
+      ),
+    },
+    {
+      id: 'tracing',
+      title: 'Tracing',
+      minor: true,
+      render: (vhost) =>
+        vhost.tracing ? <Badge tone="warn">on</Badge> : <span class="muted">off</span>,
+    },
+    {
+      id: 'ready',
+      title: 'Ready',
+      sort: 'messages_ready',
+      numeric: true,
+      render: (vhost) => count(vhost.messages_ready),
+    },
+    {
+      id: 'unacked',
+      title: 'Unacked',
+      sort: 'messages_unacknowledged',
+      numeric: true,
+      minor: true,
+      render: (vhost) => count(vhost.messages_unacknowledged),
+    },
+    {
+      id: 'in',
+      title: 'In',
+      sort: 'message_stats.publish_details.rate',
+      numeric: true,
+      minor: true,
+      render: (vhost) => rate(vhost.message_stats?.publish_details?.rate ?? 0),
+    },
+    {
+      id: 'out',
+      title: 'Out',
+      sort: 'message_stats.deliver_get_details.rate',
+      numeric: true,
+      minor: true,
+      render: (vhost) => rate(vhost.message_stats?.deliver_get_details?.rate ?? 0),
+    },
   ];
   const rows = sorted(matching(live.data ?? [], ['name', 'description'], filter), sorting);
   return (
     <>
-      <PageHead title="Virtual hosts" sub="Separate worlds in one broker: each has its own queues, exchanges and permissions." />
+      <PageHead
+        title="Virtual hosts"
+        sub="Each virtual host has its own queues, exchanges, permissions and policies."
+      />
       {live.error && <ErrorNote error={live.error} />}
       {live.data === undefined && !live.error && <Loading />}
       {live.data && (
         <Card tight>
-          <div class="toolbar"><FilterBox label="Filter by name" value={filter} onInput={setFilter} /></div>
-          <DataTable label="Virtual hosts" testid="vhosts" columns={columns} rows={rows} rowKey={(one) => one.name} sorting={sorting} onSort={setSorting} />
+          <div class="toolbar">
+            <FilterBox label="Filter by name" value={filter} onInput={setFilter} />
+          </div>
+          <DataTable
+            label="Virtual hosts"
+            testid="vhosts"
+            columns={columns}
+            rows={rows}
+            rowKey={(vhost) => vhost.name}
+            sorting={sorting}
+            onSort={setSorting}
+          />
         </Card>
       )}
-      {admin && <Card title="Add a virtual host"><AddVhost known={(live.data ?? []).map((one) => one.name)} onDone={() => void live.refresh()} /></Card>}
+      {admin && (
+        <Card title="Add a virtual host">
+          <AddVhost
+            known={(live.data ?? []).map((vhost) => vhost.name)}
+            onDone={() => void live.refresh()}
+          />
+        </Card>
+      )}
     </>
   );
 }

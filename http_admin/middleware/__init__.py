@@ -1,0 +1,1 @@
+"""ASGI middleware: security headers and authentication, concurrency, request limits."""

@@ -1,0 +1,1 @@
+"""Builds the rows that `schemas/` describes from the broker's objects."""

@@ -1,0 +1,1 @@
+"""Definitions: export, parsing a definitions file, import."""

@@ -1,0 +1,1 @@
+"""Events the broker publishes about itself, and the firehose tracer."""

@@ -1,0 +1,1 @@
+"""Policies, operator policies and runtime parameters, and how they take effect."""

@@ -1,0 +1,1 @@
+"""Publish validation, dead-lettering, and exchanges that delay, deduplicate or remember."""

@@ -1,0 +1,1 @@
+"""Scheduling on the event loop, timers, commit callbacks, alarms and resource limits."""

@@ -1,0 +1,175 @@
+"""Waiting for the disk: publisher confirms, replies and coroutines that wait for a commit.
+
+Batches of the store are numbered and committed in order. A confirm is registered here for the batch
+that contains its message, and leaves when that batch is on disk; callbacks run in the order of
+their batch numbers.
+
+Event-loop thread only; nothing here outlives the process: after a crash nothing waits any more, and
+what was not committed is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol
+
+from leveret.broker.runtime.scheduler import LoopScheduler, call_guarded
+from leveret.model.message import Message
+from leveret.model.store import RequireSync, Store, StoreState
+from leveret.queues.port import EnqueueResult
+
+log = logging.getLogger("leveret.broker")
+
+Callback = Callable[[], None]
+
+
+class CommitOutcome(Enum):
+    """What became of a batch. After a full disk, unconfirmed changes join the next batch."""
+
+    COMMITTED = auto()
+    FAILED = auto()
+
+
+class ConfirmWait(Enum):
+    """What a publisher confirm waits for."""
+
+    NONE = auto()
+    NEW_BATCH = auto()
+    KNOWN_BATCH = auto()
+    """An earlier confirm of the same channel waits for this batch, or for a later one."""
+
+
+class ConfirmLedger(Protocol):
+    """The publisher confirms of one channel."""
+
+    def accepted(self, batch_number: int, count: int = 1) -> ConfirmWait:
+        """The next `count` publishes were enqueued; they wait for this batch (0: for nothing)."""
+
+    def rejected(self) -> None:
+        """The next publish was rejected by a queue."""
+
+    def on_committed(self, batch_number: int) -> None: ...
+
+    def on_failed(self, batch_number: int) -> None: ...
+
+
+class CommitWaiters:
+    def __init__(self, store: Store, scheduler: LoopScheduler) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._waiting: deque[tuple[int, Callback, Callback | None]] = deque()
+        self.last_committed = 0
+
+    def when_committed(
+        self, batch_number: int, callback: Callback, on_failed: Callback | None = None
+    ) -> None:
+        """Call `callback` once all batches up to `batch_number` are on disk, or now if they are.
+
+        If the batch fails, `on_failed` is called instead, or `callback` if there is none.
+        """
+        if batch_number <= self.last_committed:
+            callback()
+        else:
+            self._waiting.append((batch_number, callback, on_failed))
+
+    def when_durable(
+        self, callback: Callback, on_store_failed: Callback, sync: bool = False
+    ) -> None:
+        """Call `callback` once everything done so far is on disk, in this batch or a later one.
+
+        When a batch fails because the disk is full, its changes join the next batch, and the wait
+        goes on. A store that has failed for good calls `on_store_failed`. With `sync` the batch is
+        synced even if it contains nothing else that requires it.
+        """
+
+        def wait_for_next_batch() -> None:
+            if self._store.state is StoreState.FAILED:
+                on_store_failed()
+            else:
+                self.when_durable(callback, on_store_failed, sync)
+
+        if sync:
+            self._store.save(RequireSync())
+            self._scheduler.schedule()
+        self.when_committed(self._store.batch_number, callback, wait_for_next_batch)
+
+    def confirm_when_committed(
+        self, ledger: ConfirmLedger, message: Message, result: EnqueueResult
+    ) -> None:
+        """Record one publish: it is confirmed when it is on disk, if it has to be there."""
+        if result is EnqueueResult.REJECTED:
+            ledger.rejected()
+            return
+        batch_number = 0
+        if result is EnqueueResult.ACCEPTED_ON_COMMIT or (
+            message.stored and message.scan.persistent
+        ):
+            batch_number = self._store.batch_number
+        if ledger.accepted(batch_number) is ConfirmWait.NEW_BATCH:
+            self.when_committed(
+                batch_number,
+                partial(ledger.on_committed, batch_number),
+                partial(ledger.on_failed, batch_number),
+            )
+
+    def confirm_run_when_committed(
+        self, ledger: ConfirmLedger, messages: list[Message], results: list[EnqueueResult] | None
+    ) -> None:
+        """Record several publishes of one channel; `results` is None if all were accepted."""
+        waits = [message.stored and message.scan.persistent for message in messages]
+        if results is not None:
+            on_commit = EnqueueResult.ACCEPTED_ON_COMMIT
+            waits = [a or b is on_commit for a, b in zip(waits, results, strict=True)]
+        is_mixed = any(waits) and not all(waits)
+        if is_mixed or (results is not None and EnqueueResult.REJECTED in results):
+            each = results or [EnqueueResult.ACCEPTED] * len(messages)
+            for message, result in zip(messages, each, strict=True):
+                self.confirm_when_committed(ledger, message, result)
+            return
+        batch_number = self._store.batch_number if waits[0] else 0
+        if ledger.accepted(batch_number, len(messages)) is ConfirmWait.NEW_BATCH:
+            on_committed = partial(ledger.on_committed, batch_number)
+            on_failed = partial(ledger.on_failed, batch_number)
+            if batch_number <= self.last_committed:
+                on_committed()
+            else:
+                self._waiting.append((batch_number, on_committed, on_failed))
+
+    async def committed(self, sync: bool = False) -> CommitOutcome:
+        """Wait until the batch that contains everything done so far is decided."""
+        outcome: asyncio.Future[CommitOutcome] = asyncio.get_running_loop().create_future()
+
+        def decide(decided: CommitOutcome) -> None:
+            if not outcome.done():  # the waiting task may have been cancelled
+                outcome.set_result(decided)
+
+        if sync:
+            self._store.save(RequireSync())
+        self._scheduler.schedule()
+        self.when_committed(
+            self._store.batch_number,
+            lambda: decide(CommitOutcome.COMMITTED),
+            lambda: decide(CommitOutcome.FAILED),
+        )
+        return await outcome
+
+    def advance(self, batch_number: int) -> None:
+        """This batch is on disk."""
+        self.last_committed = max(self.last_committed, batch_number)
+        while self._waiting and self._waiting[0][0] <= batch_number:
+            try:
+                self._waiting.popleft()[1]()
+            except Exception:
+                log.exception("unexpected error after a commit")
+
+    def fail(self, batch_number: int) -> None:
+        """This batch is lost: tell its waiters, which must not wait for ever."""
+        self.last_committed = max(self.last_committed, batch_number)
+        while self._waiting and self._waiting[0][0] <= batch_number:
+            _, callback, on_failed = self._waiting.popleft()
+            call_guarded(on_failed or callback)

@@ -1,0 +1,1 @@
+"""Classic and quorum queues: order, limits, dispatch to consumers, dead-lettering."""

@@ -1,0 +1,172 @@
+"""The event-loop side of a store: builds the current batch.
+
+Shared by both stores. Everything here runs on the event-loop thread and is plain list and
+dictionary work; `_take_batch` removes the whole batch, and a new one takes its place.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Final
+
+from leveret.model.definitions import Definition
+from leveret.model.history import SIZED_KINDS, EventKind
+from leveret.model.message import LargeBody, part_count
+from leveret.model.store import (
+    DatabaseSize,
+    LoggedMessage,
+    LogSink,
+    LostData,
+    MustNotLose,
+    NewMessage,
+    NewMessageTuple,
+    OnCommitted,
+    OnFailed,
+    RequireSync,
+    Saved,
+    Snapshot,
+    StoreState,
+    Usage,
+    WriterJob,
+)
+from leveret.queues.storage.batch import Batch
+from leveret.queues.storage.statements import KEY_COLUMNS
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class BatchBuilder:
+    """Adds work to the current batch. Subclasses decide what happens to a taken batch."""
+
+    def __init__(
+        self, *, on_committed: OnCommitted, on_failed: OnFailed, now_ms: Callable[[], int]
+    ) -> None:
+        self.ids: Iterator[int] = count(1)
+        self._part_ids: Iterator[int] = count(1)
+        self.committed = 0
+        self.state = StoreState.OPENING
+        self.usage = Usage()
+        self.database_size = DatabaseSize()
+        self.lost: tuple[LostData, ...] = ()
+        self.bytes_appended = 0
+        self.on_spilled: Callable[[], None] = lambda: None
+        self._on_committed: Final = on_committed
+        self._on_failed: Final = on_failed
+        self._now_ms: Final = now_ms
+        self._batch = Batch(1)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.state.value}, committed {self.committed},"
+            f" {self.backlog} bytes waiting>"
+        )
+
+    @property
+    def batch_number(self) -> int:
+        batch = self._batch
+        return batch.number - 1 if batch.is_empty else batch.number
+
+    @property
+    def backlog(self) -> int:
+        return self._batch.size
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.backlog
+
+    def append(self, *messages: NewMessage | NewMessageTuple) -> None:
+        batch = self._batch
+        batch.rows += messages
+        for message in messages:
+            batch.bytes += len(message[5]) + len(message[6])  # a message may be all properties
+
+    def reserve_parts(self, body: LargeBody) -> int:
+        """The id of the first part of a body that is to be stored with `append_parts`."""
+        first = next(self._part_ids)
+        for _ in range(part_count(len(body)) - 1):
+            next(self._part_ids)
+        return first
+
+    def append_parts(self, first_id: int, parts: Sequence[bytes]) -> None:
+        batch = self._batch
+        batch.parts += zip(count(first_id), parts, strict=False)
+        batch.bytes += sum(map(len, parts))
+
+    def record(
+        self,
+        kind: EventKind,
+        queue_id: int,
+        message_id: int,
+        actor: int = 0,
+        detail: str | None = None,
+        size: int = 0,
+    ) -> None:
+        key = (kind, queue_id, actor, detail)
+        events = self._batch.events
+        group = events.get(key)
+        if group is None:
+            group = events[key] = (self._now_ms(), [], [] if kind in SIZED_KINDS else None)
+        group[1].append(message_id)
+        if group[2] is not None:
+            group[2].append(size)
+
+    def record_many(
+        self,
+        kind: EventKind,
+        queue_id: int,
+        message_ids: Sequence[int],
+        actor: int = 0,
+        detail: str | None = None,
+        sizes: Sequence[int] = (),
+    ) -> None:
+        if not message_ids:
+            return
+        key = (kind, queue_id, actor, detail)
+        events = self._batch.events
+        group = events.get(key)
+        if group is None:
+            group = events[key] = (self._now_ms(), [], [] if kind in SIZED_KINDS else None)
+        group[1].extend(message_ids)
+        if group[2] is not None:
+            if len(sizes) != len(message_ids):
+                raise ValueError(f"{kind.name} needs one size per message id")
+            group[2].extend(sizes)
+
+    def save(self, value: Saved) -> None:
+        if isinstance(value, Snapshot):
+            self._batch.snapshots[value.queue_id] = value
+        elif isinstance(value, MustNotLose):
+            self._batch.must_not_lose.update(value.message_ids)
+            if value.atomic:
+                self._batch.atomic.update(value.message_ids)
+        elif isinstance(value, RequireSync):
+            self._batch.requires_sync = True
+        else:
+            self._change(value, saved=True)
+
+    def delete(self, value: Definition) -> None:
+        self._change(value, saved=False)
+
+    def append_log(self, sink: LogSink, record: LoggedMessage, size: int = 0) -> None:
+        batch = self._batch
+        batch.log_bytes += size
+        records = batch.logs.get(sink)
+        if records is None:
+            records = batch.logs[sink] = []
+        records.append(record)
+
+    def append_job(self, job: WriterJob) -> None:
+        self._batch.jobs.append(job)
+
+    def _change(self, value: Definition, *, saved: bool) -> None:
+        kind = type(value)
+        key = (kind, tuple(getattr(value, name) for name in KEY_COLUMNS[kind]))
+        self._batch.changes[key] = (value, saved)
+
+    def _take_batch(self) -> Batch:
+        batch = self._batch
+        self._batch = Batch(batch.number + 1)
+        self.bytes_appended += batch.bytes
+        return batch
