@@ -42,7 +42,8 @@ def run_and_kill(directory: Path) -> Progress:
         time.sleep(random.random() / 50)  # a random moment for the kill, not a wait
     finally:
         child.kill()
-    rest, _ = child.communicate()
+    rest = child.stdout.read()  # `communicate` would miss what `readline` has buffered
+    child.communicate()
     for line in rest.rpartition("\n")[0].splitlines():
         progress.add(line)
     return progress
