@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.brokers import ROOT
 
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 480
 
 
 def hatch(folder, target, output, **environment):

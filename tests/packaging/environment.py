@@ -85,6 +85,6 @@ class CleanEnvironment:
             env={"PATH": "/usr/bin:/bin", "HOME": str(self.folder)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=480,
             check=False,
         )

@@ -21,7 +21,7 @@ import pytest
 from tests.packaging.environment import CleanEnvironment, closure
 from tests.support.brokers import ROOT
 
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 480
 pytestmark = pytest.mark.timeout(600)
 DEPLOY = ROOT / "docs" / "deploy"
 

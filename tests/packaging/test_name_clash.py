@@ -19,7 +19,7 @@ import pytest
 from tests.packaging.environment import CleanEnvironment
 
 FOLDERS = ("amqp_server", "bindings", "exchange", "http_admin", "queues", "spark_sink")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 480
 TEST_FILE = """
 import amqp_server, bindings, exchange, http_admin, queues, spark_sink
 import pika
