@@ -458,8 +458,12 @@ class Store(Protocol):
     def flush(self) -> None:
         """Hand the batch to the writer if it is idle; otherwise that happens when it becomes idle.
 
-        Called at the end of each loop iteration.
+        Called at the end of each loop iteration. A batch of deliveries and acks that nobody waits
+        for may be handed over a little later.
         """
+
+    def await_batch(self) -> None:
+        """Somebody waits for the current batch: the next `flush` hands it over."""
 
     def load(self, message_ids: Sequence[int]) -> Awaitable[list[LoadResult]]:
         """Read committed content: one result per id, in the given order."""

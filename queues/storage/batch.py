@@ -34,9 +34,8 @@ class Batch:
     """The parts are public: the hot path of the store appends to them directly."""
 
     __slots__ = (
-        "atomic", "bytes", "changes", "events", "jobs", "log_bytes", "log_ends", "logs",
-        "must_not_lose",
-        "number", "parts", "requires_sync", "rows", "snapshots",
+        "atomic", "bytes", "changes", "events", "is_awaited", "jobs", "log_bytes", "log_ends",
+        "logs", "must_not_lose", "number", "parts", "requires_sync", "rows", "snapshots",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
@@ -59,6 +58,8 @@ class Batch:
         self.atomic: set[int] = set()
         """Those that, after a crash, must be on disk with the rest of the batch or not at all."""
         self.requires_sync = False
+        self.is_awaited = False
+        """Somebody waits for its commit, though not for a sync."""
 
     @property
     def size(self) -> int:

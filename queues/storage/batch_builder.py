@@ -157,6 +157,9 @@ class BatchBuilder:
             records = batch.logs[sink] = []
         records.append(record)
 
+    def await_batch(self) -> None:
+        self._batch.is_awaited = True
+
     def append_job(self, job: WriterJob) -> None:
         self._batch.jobs.append(job)
 

@@ -2,8 +2,9 @@
 
 Threads: everything here runs on the event-loop thread; reports of the writer arrive through
 `call_soon_threadsafe`. At most one batch is with the writer; while it commits, the next one grows,
-and it is handed over when the report arrives. So commits are grouped without a timer, and there is
-no lock.
+and it is handed over when the report arrives. So commits are grouped, and there is no lock. Only a
+batch of deliveries and acks is held back for `HOLD_SECONDS`, so that a publish that arrives
+meanwhile joins it instead of waiting for its commit (docs/decisions/0007).
 
 A crash loses the batches not reported committed and nothing else.
 """
@@ -65,6 +66,9 @@ from leveret.queues.storage.writer import (
 RETRY_SECONDS: Final = 0.25
 """The delay before the next attempt after the disk was full."""
 
+HOLD_SECONDS: Final = 0.002
+"""How long deliveries and acks that nobody waits for may wait for a publish to join them."""
+
 BUSY_SECONDS: Final = 30.0
 """How long to wait for another process that writes to our database; there should be none."""
 
@@ -95,6 +99,7 @@ class SqlStore(BatchBuilder):
         self._in_flight: Batch | None = None
         self._lost = IdRanges()
         self._retry: asyncio.TimerHandle | None = None
+        self._hold: asyncio.TimerHandle | None = None
         self._retention: asyncio.Future[Usage] | None = None
         self._closing: asyncio.Future[None] | None = None
         self._close_sent = False
@@ -214,6 +219,19 @@ class SqlStore(BatchBuilder):
         if self._batch.is_empty:
             self._batch.forget_guarantees()
         elif self._in_flight is None and self._retry is None:
+            self._hand_over_or_hold()
+
+    def _hand_over_or_hold(self) -> None:
+        batch = self._batch
+        if batch.is_awaited or not batch.may_sync_later or self.state is not StoreState.RUNNING:
+            self._hand_over()
+        elif self._hold is None:
+            self._hold = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._end_hold)
+
+    def _end_hold(self) -> None:
+        """Hand over what is there, even if it is a later batch that was held for less time."""
+        self._hold = None
+        if self._in_flight is None and self._retry is None and not self._batch.is_empty:
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -285,7 +303,10 @@ class SqlStore(BatchBuilder):
         if self._closing is not None and (self._batch.is_empty or self._has_given_up):
             self._end_writer()
         elif not self._batch.is_empty:
-            self._hand_over()
+            if self._closing is not None:
+                self._hand_over()
+            else:
+                self._hand_over_or_hold()
 
     @property
     def _has_given_up(self) -> bool:

@@ -75,6 +75,7 @@ class CommitWaiters:
         if batch_number <= self.last_committed:
             callback()
         else:
+            self._store.await_batch()
             self._waiting.append((batch_number, callback, on_failed))
 
     def when_durable(
@@ -137,7 +138,7 @@ class CommitWaiters:
             on_failed = partial(ledger.on_failed, batch_number)
             if batch_number <= self.last_committed:
                 on_committed()
-            else:
+            else:  # messages are in this batch, so it is not held back
                 self._waiting.append((batch_number, on_committed, on_failed))
 
     async def committed(self, sync: bool = False) -> CommitOutcome:

@@ -16,6 +16,9 @@ class FakeStore:
     def save(self, row):
         self.saved.append(row)
 
+    def await_batch(self):
+        """Nothing is held back."""
+
 
 @pytest.fixture
 def store():

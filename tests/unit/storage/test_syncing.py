@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from leveret.model.store import RequireSync
-from leveret.queues.storage import writer
+from leveret.queues.storage import sql_store, writer
 from tests.contract.stores import Harness
 
 
@@ -104,3 +104,45 @@ async def test_failed_unsynced_commit_restores_the_sync_level(tmp_path: Path):
     assert harness._level == 2
     assert not transactor._connection.in_transaction
     await harness.close()
+
+
+@pytest.mark.usefixtures("long")
+async def test_publish_joins_the_acks_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sql_store, "HOLD_SECONDS", 3600.0)
+    harness = await started(tmp_path)
+    harness.ack([1])
+    harness.store.flush()
+    harness.publish()
+    await harness.durable()
+    assert harness.levels == [2, 2]
+    await harness.close()
+    again = Harness(tmp_path)
+    assert again.live() == [2, 3, 4]
+    await again.close()
+
+
+@pytest.mark.usefixtures("long")
+async def test_acks_are_committed_at_once_if_somebody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sql_store, "HOLD_SECONDS", 3600.0)
+    harness = await started(tmp_path)
+    harness.ack([1])
+    harness.store.await_batch()
+    await harness.durable()
+    assert harness.levels == [2, 1]
+    await harness.close()
+
+
+@pytest.mark.usefixtures("long")
+async def test_held_acks_are_committed_when_the_store_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sql_store, "HOLD_SECONDS", 3600.0)
+    harness = await started(tmp_path)
+    harness.ack([1])
+    harness.store.flush()
+    await harness.close()
+    again = Harness(tmp_path)
+    assert again.live() == [2, 3]
+    await again.close()
