@@ -58,6 +58,7 @@ from leveret.model.errors import (
 )
 from leveret.model.history import OriginKind
 from leveret.model.message import DIRECT_REPLY_TO, LargeBody, Message, replace_property
+from leveret.model.run import Run
 from leveret.model.store import StoreState
 from leveret.queues.counters import QueueCounters
 from leveret.queues.entry import Entry, Outcome
@@ -405,17 +406,16 @@ class Channel:
 
     # Publishing --------------------------------------------------------------------------------
 
-    def on_publish(self, publish: Publish, messages: list[Message]) -> None:
-        """Messages with one address are enqueued together, unless one of them needs checking."""
+    def on_publish(self, publish: Publish, run: Run) -> None:
+        """A run is enqueued as a whole if its route is known."""
         if self.closed:
             return  # deferred behind a method that closed the channel
         plan = publish.plan
         try:
             if self._deferred is not None:
-                size = sum([message.content_size for message in messages])
-                self._defer(size, _PUBLISH, partial(self.on_publish, publish, messages))
-            elif len(messages) == 1:
-                self._publish_one(publish, messages[0])
+                self._defer(run.content_size, _PUBLISH, partial(self.on_publish, publish, run))
+            elif len(run) == 1:
+                self._publish_one(publish, run.messages[0])
             elif (
                 isinstance(plan, Plan)
                 and plan.takes_runs
@@ -423,13 +423,13 @@ class Channel:
                 and plan.permissions_revision == self.broker.users.revision
             ):
                 if self.transaction is not None:
-                    self.transaction.publish(publish, plan, messages)
+                    self.transaction.publish(publish, plan, run)
                 else:
-                    self.published += len(messages)
+                    self.published += len(run)
                     origin = self._origin or self.origin()
-                    self.broker.enqueue_run(plan, messages, self.flow.now_ms, origin, self.confirms)
+                    self.broker.enqueue_run(plan, run, self.flow.now_ms, origin, self.confirms)
             else:
-                self._publish_each(publish, messages)
+                self._publish_each(publish, run.messages)
         except BrokerError as error:
             self.connection.refuse(self.number, error)
         if not self.flow.publishes:
@@ -440,7 +440,7 @@ class Channel:
         for index, message in enumerate(messages, 1):
             self._publish_one(publish, message)
             if publish.plan is None and index < len(messages):
-                rest = partial(self.on_publish, publish, messages[index:])
+                rest = partial(self.on_publish, publish, Run.of(messages[index:]))
                 self._enqueue_reader(deque([rest]))
                 return
 
@@ -462,7 +462,7 @@ class Channel:
                 publish.plan, publish.effort = None, 0
             self.flow.stop_if_over_budget()
         if self.transaction is not None:
-            self.transaction.publish(publish, plan, [message])
+            self.transaction.publish(publish, plan, Run.of([message]))
         elif message.large_body is not None and needs_parts(self.broker, plan, message):
             self._store_body(publish.mandatory, plan, message, message.large_body)
         else:
@@ -535,14 +535,14 @@ class Channel:
         if not plan.targets:
             self._return_or_drop(mandatory, message)
 
-    def enqueue_committed(self, mandatory: bool, plan: Plan, messages: list[Message]) -> None:
+    def enqueue_committed(self, mandatory: bool, plan: Plan, run: Run) -> None:
         """Enqueue committed messages with one address: together, if nothing sees each of them."""
-        if len(messages) > 1 and plan.takes_runs:
-            self.published += len(messages)
+        if len(run) > 1 and plan.takes_runs:
+            self.published += len(run)
             origin = self._origin or self.origin()
-            self.broker.enqueue_run(plan, messages, self.flow.now_ms, origin, None)
+            self.broker.enqueue_run(plan, run, self.flow.now_ms, origin, None)
             return
-        for message in messages:
+        for message in run.messages:
             self.enqueue(mandatory, plan, message)
 
     def _return_or_drop(self, mandatory: bool, message: Message) -> None:
@@ -743,12 +743,6 @@ class Channel:
         for consumer in self.consumers.values():
             consumer.queue.on_credit(consumer)
 
-    def reserve_tags(self, count: int) -> int:
-        """Take the next `count` delivery tags; returns the tag before the first of them."""
-        before = self.last_tag
-        self.last_tag = before + count
-        return before
-
     def _on_get(self, method: Any) -> None:
         """basic.get. If it has to wait, it starts over, because permissions and queues change."""
         queue = self.topology.queue_for(Action.GET, method.queue)
@@ -774,7 +768,7 @@ class Channel:
             self.connection.send(encode_method(self.number, commands.Basic.GetEmpty()))
 
     def _send_get_ok(self, queue: Queue, entry: Entry, no_ack: bool) -> None:
-        tag = self.reserve_tags(1) + 1
+        tag = self.last_tag = self.last_tag + 1
         self.deliveries.got(entry, no_ack)
         if not no_ack:
             self.unacked[tag] = (entry, queue, None)

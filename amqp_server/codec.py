@@ -16,7 +16,7 @@ from pamqp import base
 from pamqp import commands as commands
 
 from leveret.model.errors import ProtocolError, ReplyCode
-from leveret.model.message import Address
+from leveret.model.message import Address, scan
 from leveret.model.tables import check_table, decode_checked
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
@@ -32,6 +32,7 @@ _FRAME = struct.Struct(">BHI")
 _METHOD_FRAME = struct.Struct(">BHIHH")
 _ACK_FRAME = struct.Struct(">BHIHHQBB")
 _TAG = struct.Struct(">QB")
+_NO_PROPERTIES = b"\x00\x00"
 _WIDTHS = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
 
 with warnings.catch_warnings():
@@ -89,9 +90,10 @@ _TABLES = {
 
 class Publish:
     """A decoded basic.publish. The channel keeps its routing plan in `plan`, and in `effort` the
-    cost of a message as a multiple of one to a single queue; 0 means not known yet."""
+    cost of a message as a multiple of one to a single queue; 0 means not known yet. The wire keeps
+    the properties of the last message, if they are short, and their scan."""
 
-    __slots__ = ("address", "effort", "immediate", "mandatory", "plan")
+    __slots__ = ("address", "effort", "immediate", "mandatory", "plan", "properties", "scan")
 
     def __init__(self, address: Address, mandatory: bool, immediate: bool) -> None:
         self.address = address
@@ -99,6 +101,8 @@ class Publish:
         self.immediate = immediate
         self.plan: object = None
         self.effort = 0
+        self.properties = _NO_PROPERTIES
+        self.scan = scan(_NO_PROPERTIES)
 
 
 def decode_publish(payload: bytes) -> Publish:

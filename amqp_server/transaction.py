@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from leveret.amqp_server.codec import Publish
 from leveret.broker import Broker, Plan
 from leveret.model.errors import BrokerError, PreconditionFailed
-from leveret.model.message import Message
+from leveret.model.run import Run
 from leveret.model.store import MustNotLose, StoreState
 from leveret.queues.entry import Outcome
 from leveret.queues.port import MESSAGE_OVERHEAD
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from leveret.amqp_server.channel import Channel
     from leveret.amqp_server.consumer import Unacked
 
-_Publishes = tuple[Publish, Plan, list[Message]]
+_Publishes = tuple[Publish, Plan, Run]
 """Consecutive messages with one address, and their plan."""
 _REFERENCE_BYTES = 8
 """Memory of one list element."""
@@ -38,17 +38,16 @@ class Transaction:
         self._publishes: list[_Publishes] = []
         self._settlements: list[tuple[dict[int, Unacked], Outcome]] = []
 
-    def publish(self, publish: Publish, plan: Plan, messages: list[Message]) -> None:
+    def publish(self, publish: Publish, plan: Plan, run: Run) -> None:
         """Keep messages with one address; if there are several, none needs validation."""
         if self._broker.store.state is StoreState.FAILED:
             raise BrokerError(self._broker.alarms.reason)
-        size = sum([message.content_size for message in messages])
-        size += MESSAGE_OVERHEAD * len(messages)
+        size = run.content_size + MESSAGE_OVERHEAD * len(run)
         if not plan.reusable:  # the plan has its own list of queues
             size += _REFERENCE_BYTES * len(plan.targets)
         self._resource_monitor.reserve_transaction_bytes(size)
         self._bytes += size
-        self._publishes.append((publish, plan, messages))
+        self._publishes.append((publish, plan, run))
 
     def settle(self, deliveries: dict[int, Unacked], outcome: Outcome) -> None:
         self._settlements.append((deliveries, outcome))
@@ -68,12 +67,12 @@ class Transaction:
         self._require_not_fenced(channel)
         publishes = self._take_publishes()
         settlements, self._settlements = self._settlements, []
-        for publish, plan, messages in publishes:
+        for publish, plan, run in publishes:
             if plan.version != channel.vhost.version:
                 plan = channel.vhost.drop_deleted_targets(plan)
-            channel.enqueue_committed(publish.mandatory, plan, messages)
+            channel.enqueue_committed(publish.mandatory, plan, run)
         if publishes:
-            ids = [message.id for _, _, messages in publishes for message in messages]
+            ids = [message_id for _, _, run in publishes for message_id in run.message_ids]
             channel.broker.store.save(MustNotLose(ids))
         for deliveries, outcome in settlements:
             channel.settle_all(deliveries, outcome)

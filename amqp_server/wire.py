@@ -42,12 +42,15 @@ from leveret.amqp_server.publish_cache import PublishCache
 from leveret.model.errors import BrokerError, PreconditionFailed, ProtocolError, ReplyCode
 from leveret.model.message import (
     BASIC_CLASS,
+    CACHED_PROPERTIES,
     FRAME_OVERHEAD,
     LARGE_BODY,
     LargeBody,
     LargeMessage,
     Message,
+    scan,
 )
+from leveret.model.run import Run
 
 FRAME_LIMIT_BEFORE_TUNE = 4096
 """As in RabbitMQ: the smallest frame_max that a client may negotiate."""
@@ -62,10 +65,6 @@ _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">BHIHHQ")
 _ACK = struct.Struct(">QBB")  # delivery tag, flags, frame end
 _ACK_FRAME = 21
-
-
-_Run = tuple[list[Message], int]
-"""Consecutive messages with the same address, and where the last of them ends."""
 
 
 class ConnectionState(Enum):
@@ -152,7 +151,7 @@ class ChannelState(Enum):
 class ChannelSink(Protocol):
     """A channel as the wire sees it: it takes the frequent methods directly."""
 
-    def on_publish(self, publish: Publish, messages: list[Message]) -> None:
+    def on_publish(self, publish: Publish, run: Run) -> None:
         """Consecutive messages with the same address and flags; a message whose properties need
         checking comes alone."""
 
@@ -410,58 +409,78 @@ class Wire:
             self._budget -= _METHOD_COST
             self.last_method = _PUBLISH
             publish = self.publish_cache.add(frame)
-        messages, stop = self._run(data, position, last + 1, channel, publish)
-        if messages:
+        run, stop = self._run(data, position, last + 1, channel, publish)
+        if run is not None:
             self._next_frame = stop
-            self._budget -= len(messages) * (publish.effort or 1)
+            self._budget -= len(run) * (publish.effort or 1)
             self.last_method = _PUBLISH
-            wire_channel.sink.on_publish(publish, messages)
+            wire_channel.sink.on_publish(publish, run)
             return stop
         wire_channel.publish = publish
         wire_channel.missing = -1
         return last + 1
 
-    def _run(self, data: bytes, position: int, start: int, channel: int, publish: Publish) -> _Run:
-        """Take complete messages with the method frame `data[position:start]` within the budget."""
-        messages: list[Message] = []
-        method, end, end_of_run = data[position:start], len(data), start
-        address, limit, max_size = publish.address, self.frame_limit, self.max_message_size
-        max_count = self._budget // publish.effort if publish.effort else 0
-        unpack, unpack_frame = _CONTENT.unpack_from, _FRAME.unpack_from
-        expected = (FRAME_HEADER, channel, BASIC_CLASS, 0)
-        while end - start >= 20:
-            kind, same, size, class_id, weight, body_size = unpack(data, start)
-            body_start = start + size + FRAME_OVERHEAD
-            stop = body_start + body_size + FRAME_OVERHEAD if body_size else body_start
-            if (
-                (kind, same, class_id, weight) != expected
-                or stop > end
-                or size > limit
-                or body_size > max_size
-                or data[body_start - 1] != 0xCE
-            ):
+    def _run(
+        self, data: bytes, position: int, start: int, channel: int, publish: Publish
+    ) -> tuple[Run | None, int]:
+        """Take complete messages with the method frame `data[position:start]` within the budget.
+
+        Returns them, and where the last of them ends.
+        """
+        frames: list[bytes] = []
+        header_sizes: list[int] = []
+        body_sizes: list[int] = []
+        method, end_of_run, scanned = data[position:start], start, publish.scan
+        room = 1 + (self._budget // publish.effort if publish.effort else 0)
+        while (content := self._content_at(data, start, channel)) is not None:
+            size, body_size, stop = content
+            properties = data[start + 19 : start + 7 + size]
+            if properties != publish.properties and not _scan_next(publish, properties, frames):
                 break
-            if body_size and (
-                body_size > limit
-                or unpack_frame(data, body_start) != (FRAME_BODY, channel, body_size)
-                or data[stop - 1] != 0xCE
-            ):
+            if frames and publish.scan.persistent != scanned.persistent:
                 break
-            try:
-                message = Message(address, channel, data[start:stop], size, body_size)
-            except ProtocolError:
-                if messages:
-                    break  # hand over the messages before it first
-                raise
-            needs_validation = message.scan.needs_validation
-            if needs_validation and messages:
+            scanned = publish.scan
+            if scanned.needs_validation:
+                room = 1
+            alike = _alike(data, start, stop, size, method, room)
+            frames += alike
+            header_sizes += [size] * len(alike)
+            body_sizes += [body_size] * len(alike)
+            start += len(alike) * (stop - start + len(method))
+            end_of_run = start - len(method)
+            room -= len(alike)
+            if room <= 0 or not data.startswith(method, end_of_run):
                 break
-            messages.append(message)
-            end_of_run = stop
-            if needs_validation or len(messages) > max_count or not data.startswith(method, stop):
-                break
-            start = stop + len(method)
-        return messages, end_of_run
+        if not frames:
+            return None, end_of_run
+        run = Run(publish.address, channel, frames, header_sizes, body_sizes, scanned)
+        return run, end_of_run
+
+    def _content_at(self, data: bytes, start: int, channel: int) -> tuple[int, int, int] | None:
+        """A content header and its body in one frame: the size of the header's payload, the size of
+        the body, and where it ends; None if anything else is there, or not all of it."""
+        end = len(data)
+        if end - start < 20:
+            return None
+        kind, same, size, class_id, weight, body_size = _CONTENT.unpack_from(data, start)
+        body_start = start + size + FRAME_OVERHEAD
+        stop = body_start + body_size + FRAME_OVERHEAD if body_size else body_start
+        limit = self.frame_limit
+        if (
+            (kind, same, class_id, weight) != (FRAME_HEADER, channel, BASIC_CLASS, 0)
+            or stop > end
+            or size > limit
+            or body_size > self.max_message_size
+            or data[body_start - 1] != 0xCE
+        ):
+            return None
+        if body_size and (
+            body_size > limit
+            or _FRAME.unpack_from(data, body_start) != (FRAME_BODY, channel, body_size)
+            or data[stop - 1] != 0xCE
+        ):
+            return None
+        return size, body_size, stop
 
     def _unexpected_publish(self, channel: int, wire_channel: WireChannel | None, last: int) -> int:
         self.last_method = _PUBLISH
@@ -541,7 +560,7 @@ class Wire:
         self._drop_content(wire_channel)
         self.last_method = _PUBLISH
         message = _complete_message(publish, channel, header, body, pieces, size)
-        wire_channel.sink.on_publish(publish, [message])
+        wire_channel.sink.on_publish(publish, Run.of([message]))
 
     def _drop_content(self, wire_channel: WireChannel) -> None:
         pieces = sum(map(len, wire_channel.pieces))
@@ -638,6 +657,39 @@ class Wire:
 
     def _refuse_in_content(self) -> None:
         raise ProtocolError("method inside content", ReplyCode.UNEXPECTED_FRAME)
+
+
+def _scan_next(publish: Publish, properties: bytes, before: list[bytes]) -> bool:
+    """Scan the properties of a message; False if the messages before it end the run."""
+    try:
+        found = scan(properties)
+    except ProtocolError:
+        if before:
+            return False
+        raise
+    if before and found.needs_validation:
+        return False
+    publish.scan = found
+    publish.properties = properties if len(properties) <= CACHED_PROPERTIES else b""
+    return True
+
+
+def _alike(
+    data: bytes, start: int, stop: int, header_size: int, method: bytes, max_count: int
+) -> list[bytes]:
+    """The content frames `data[start:stop]`, and those of directly following messages that differ
+    in nothing but the bytes of the body: one comparison checks all their frames."""
+    frames = [data[start:stop]]
+    body_start = start + header_size + FRAME_OVERHEAD
+    repeated = method + data[start : body_start if stop == body_start else body_start + 7]
+    distance, end = stop - start + len(method), len(data)
+    while len(frames) < max_count and data.startswith(repeated, stop):
+        start += distance
+        stop += distance
+        if stop > end or data[stop - 1] != 0xCE:
+            break
+        frames.append(data[start:stop])
+    return frames
 
 
 def _cut_pieces(wire_channel: WireChannel) -> None:

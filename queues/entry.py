@@ -1,14 +1,16 @@
-"""A message's place in one queue."""
+"""The place of a message, or of a part of a run, in one queue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import islice
 from secrets import randbelow
 
 from leveret.model.history import EventKind
 from leveret.model.message import Message, edit_headers
+from leveret.model.run import Run
 
 MAX_SAMPLED = 100
 
@@ -57,6 +59,70 @@ class Entry:
         self.message = stamped
 
 
+class RunPart:
+    """The messages `start` to `end` of a run: ready, or on their way to a consumer.
+
+    They have not been delivered before and do not expire.
+    """
+
+    __slots__ = ("end", "run", "start")
+
+    def __init__(self, run: Run, start: int, end: int) -> None:
+        self.run = run
+        self.start = start
+        self.end = end
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __repr__(self) -> str:
+        return f"<RunPart {self.id} to {self.last_id}>"
+
+    @property
+    def id(self) -> int:
+        """The id of the first message."""
+        return self.run.ids[self.start]
+
+    @property
+    def last_id(self) -> int:
+        return self.run.ids[self.end - 1]
+
+    @property
+    def ids(self) -> Sequence[int]:
+        return self.run.ids[self.start : self.end]
+
+    @property
+    def body_bytes(self) -> int:
+        return sum(self.run.body_sizes[self.start : self.end])
+
+    @property
+    def stored_ids(self) -> Sequence[int]:
+        """The ids of the messages whose content is in the store."""
+        if self.run.is_packed:
+            return self.ids if self.run.is_stored else ()
+        messages = self.run.messages[self.start : self.end]
+        return [message.id for message in messages if message.stored]
+
+    def entries(self) -> list[Entry]:
+        return [Entry(message) for message in self.run.messages[self.start : self.end]]
+
+    def pop_entry(self) -> Entry:
+        """Take the first message, which leaves this part."""
+        entry = Entry(self.run.messages[self.start])
+        self.start += 1
+        return entry
+
+    def split(self, count: int) -> RunPart:
+        """Take the first `count` messages, which leave this part."""
+        first = RunPart(self.run, self.start, self.start + count)
+        self.start += count
+        return first
+
+    def count_before(self, message_id: int) -> int:
+        """How many messages have a lower id."""
+        return bisect_left(self.run.ids, message_id, self.start, self.end) - self.start
+
+
 def by_id(entry: Entry) -> int:
     return entry.id
 
@@ -66,8 +132,7 @@ def stored_ids(entries: Iterable[Entry]) -> list[int]:
     return [entry.id for entry in entries if entry.message.stored]
 
 
-def estimate_header_bytes(count: int, entries: Iterable[Entry]) -> int:
-    """Bytes of all headers, extrapolated from a random sample where there are many entries."""
+def estimate_header_bytes(count: int, sizes: Iterable[int]) -> int:
+    """Bytes of all headers, extrapolated from a random sample where there are many."""
     step = count // MAX_SAMPLED + 1
-    sample = islice(entries, randbelow(step), None, step)
-    return step * sum([entry.message.header_size for entry in sample])
+    return step * sum(islice(sizes, randbelow(step), None, step))

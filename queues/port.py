@@ -16,9 +16,10 @@ from leveret.model.clients import ConsumerInfo
 from leveret.model.errors import BrokerError
 from leveret.model.history import Keep
 from leveret.model.message import Message
+from leveret.model.run import Run
 from leveret.model.store import LoadResult
 from leveret.queues.counters import QueueCounters
-from leveret.queues.entry import Entry, Outcome
+from leveret.queues.entry import Entry, Outcome, RunPart
 from leveret.queues.spec import QueueSpec
 
 MESSAGE_OVERHEAD = 400
@@ -126,6 +127,9 @@ class Consumer(Protocol):
     def deliver(self, queue: Queue, entries: Sequence[Entry]) -> None:
         """Deliver these entries in order; never more messages than `credit()` allows."""
 
+    def deliver_part(self, queue: Queue, part: RunPart) -> None:
+        """`deliver` for a part of a run, to a consumer without acks."""
+
     def info(self) -> ConsumerInfo: ...
 
     def cancelled(self) -> None:
@@ -144,7 +148,7 @@ class Target(Protocol):
 
     def enqueue(self, message: Message) -> EnqueueResult: ...
 
-    def enqueue_run(self, messages: list[Message]) -> list[EnqueueResult] | None:
+    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
         """Enqueue messages of one publisher that have the same address.
 
         One result per message; None if all of them are `ACCEPTED`.

@@ -7,6 +7,7 @@ from typing import Any
 
 from leveret.model.history import Keep
 from leveret.model.message import Message
+from leveret.model.run import Run
 from leveret.queues.counters import QueueCounters
 from leveret.queues.entry import Entry, Outcome
 from leveret.queues.port import Consumer, EnqueueResult, PeekedMessages, QueueStats, Tap
@@ -53,8 +54,8 @@ class ReplyQueue:
         self._waiting.append(Entry(message))
         return EnqueueResult.ACCEPTED
 
-    def enqueue_run(self, messages: list[Message]) -> list[EnqueueResult] | None:
-        self._waiting += [Entry(message) for message in messages]
+    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+        self._waiting += [Entry(message) for message in run.messages]
         return None
 
     def stores_content(self, message: Message) -> bool:

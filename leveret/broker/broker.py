@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Protocol
@@ -51,6 +52,7 @@ from leveret.model.counters import SIZE_BOUNDS, Counters
 from leveret.model.definitions import Origin, PermissionDefinition, VhostDefinition
 from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.message import Message
+from leveret.model.run import Run
 from leveret.model.store import BatchCommitted, BatchFailed, OnCommitted, OnFailed, Store
 from leveret.queues.classic.classic_queue import write_content
 from leveret.queues.port import EnqueueResult, Target
@@ -257,33 +259,32 @@ class Broker:
     def enqueue_run(
         self,
         plan: Plan,
-        messages: list[Message],
+        run: Run,
         now_ms: int,
         origin: int,
         confirms: ConfirmLedger | None,
     ) -> None:
         """Enqueue several messages of one channel, and record them in its confirms."""
-        keep, ids, size_counts = plan.keep, self._message_ids, self.counters.sizes
-        size = 0
-        for message in messages:
-            message.id = next(ids)
-            message.time_ms, message.origin, message.keep = now_ms, origin, keep
-            size += message.body_size
-            size_counts[bisect_left(SIZE_BOUNDS, message.body_size)] += 1
-        count, targets = len(messages), plan.targets
+        count, targets, sizes = len(run), plan.targets, run.body_sizes
+        run.ids = list(itertools.islice(self._message_ids, count))
+        run.time_ms, run.origin, run.keep = now_ms, origin, plan.keep
+        if not run.is_packed:
+            run.assign_messages()
         self.counters.published += count
-        self.counters.published_bytes += size
+        self.counters.published_bytes += sum(sizes)
+        for size, occurrences in Counter(sizes).items():
+            self.counters.sizes[bisect_left(SIZE_BOUNDS, size)] += occurrences
         plan.exchange.published_in += count
         plan.exchange.published_out += count * len(targets)
         results: list[EnqueueResult] | None = None
         for target in targets:
-            target_results = target.enqueue_run(messages)
+            target_results = target.enqueue_run(run)
             if target_results is not None:
                 results = _worst(results, target_results)
             if not target.dispatch_pending:
                 self.scheduler.mark_ready(target)
         if confirms is not None:
-            self.commit_waiters.confirm_run_when_committed(confirms, messages, results)
+            self.commit_waiters.confirm_run_when_committed(confirms, run, results)
 
     def enqueue_internal(self, targets: Sequence[Target], message: Message) -> None:
         """Enqueue a message that the broker itself makes; it does not count as published."""

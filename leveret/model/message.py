@@ -61,7 +61,8 @@ _FLAG = {name: 1 << (15 - index) for index, name in enumerate(PROPERTY_NAMES)}
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
-_CACHEABLE = 128
+CACHED_PROPERTIES = 128
+"""Results of scanning properties of at most this many bytes are cached."""
 DIRECT_REPLY_TO = "amq.rabbitmq.reply-to"
 # Headers that affect routing, as their keys are encoded in a table.
 _ROUTING_KEYS = (b"\x02CC", b"\x03BCC", b"\x0bx-partition")
@@ -353,7 +354,7 @@ class Scan:
 
 def scan(properties: bytes) -> Scan:
     """Locate the properties; raises ProtocolError if they are malformed."""
-    if len(properties) <= _CACHEABLE:
+    if len(properties) <= CACHED_PROPERTIES:
         return _scan_cached(properties)
     return _scan(properties)
 

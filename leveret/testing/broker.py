@@ -22,6 +22,7 @@ from leveret.broker import Plan
 from leveret.broker.messages import browse
 from leveret.launch import CALL_SECONDS, RunningBroker, ThreadedBroker
 from leveret.model.message import Message, decode_properties
+from leveret.model.run import Run
 from leveret.queues.port import Queue
 from leveret.testing.clock import LeveretClock
 
@@ -289,9 +290,9 @@ class LeveretBroker(ThreadedBroker):
 
 def _recording_connection(broker: LeveretBroker) -> type[AmqpConnection]:
     class RecordingChannel(Channel):
-        def on_publish(self, publish: Publish, messages: list[Message]) -> None:
-            for message in messages:  # several at once would bypass `enqueue`
-                super().on_publish(publish, [message])
+        def on_publish(self, publish: Publish, run: Run) -> None:
+            for message in run.messages:  # several at once would bypass `enqueue`
+                super().on_publish(publish, Run.of([message]))
 
         def enqueue(self, mandatory: bool, plan: Plan, message: Message) -> None:
             if broker._accept(self, message):

@@ -33,6 +33,7 @@ from leveret.model.definitions import QueueDefinition
 from leveret.model.errors import AccessRefused
 from leveret.model.history import EventKind, Keep
 from leveret.model.message import PARTS_FROM, LargeBody, Message
+from leveret.model.run import Run
 from leveret.model.store import (
     DELIVERY_COUNT,
     LiveMessages,
@@ -56,17 +57,17 @@ from leveret.queues.classic.limits import (
     is_too_late,
     surplus_count,
 )
-from leveret.queues.classic.ready import (
-    Ready,
-    make_ready,
-    newest,
-    put_back,
-    take_batch,
-    take_in_turn,
-)
+from leveret.queues.classic.ready import Ready, make_ready, take_in_turn
 from leveret.queues.classic.round_robin import RoundRobin
 from leveret.queues.counters import QueueCounters
-from leveret.queues.entry import Entry, Outcome, by_id, estimate_header_bytes, stored_ids
+from leveret.queues.entry import (
+    Entry,
+    Outcome,
+    RunPart,
+    by_id,
+    estimate_header_bytes,
+    stored_ids,
+)
 from leveret.queues.options import Overflow, options_of
 from leveret.queues.port import (
     MESSAGE_OVERHEAD,
@@ -216,7 +217,7 @@ class ClassicQueue:
     def waits_for_lease(self) -> bool:
         if self.journal is None or not self.ready or not self._consumers:
             return False
-        is_leased = self.ready[0].id <= self.journal.lease.last_id
+        is_leased = self.ready.first_id <= self.journal.lease.last_id
         return not is_leased and any(consumer.credit() > 0 for consumer in self._consumers)
 
     # Policy and expiry of the queue ------------------------------------------------------------
@@ -287,36 +288,31 @@ class ClassicQueue:
             self._drop_surplus()
         return EnqueueResult.ACCEPTED
 
-    def enqueue_run(self, messages: list[Message]) -> list[EnqueueResult] | None:
+    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
         """No message of a run has an expiration of its own."""
         if not self._is_plain:
-            return [self.enqueue(message) for message in messages]
-        sizes = [message.body_size for message in messages]
-        journal = self.journal
+            return [self.enqueue(message) for message in run.messages]
+        self.counters.published += len(run)
         full = len(self.ready) >= self._window or self.ready_bytes >= self._window_bytes
         if full or self.backlog:
-            self._append_to_backlog(messages, sizes)
-            self.counters.published += len(messages)
+            self._append_to_backlog(run)
             return None
+        journal = self.journal
         if journal is not None:
-            persistent = [message.scan.persistent for message in messages]
-            if all(persistent):
-                journal.record_enqueued_run(messages, sizes)
-            elif any(persistent):
-                return [self.enqueue(message) for message in messages]
-            else:
-                for message in messages:
+            if run.persistent:
+                journal.record_enqueued_run(run)
+            elif journal.keep is not Keep.NOTHING:
+                for message in run.messages:
                     journal.record_transient(message)
-        self.counters.published += len(messages)
-        self.ready.extend([Entry(message) for message in messages])
-        self.ready_bytes += sum(sizes)
+        self.ready.append_run(run)
+        self.ready_bytes += sum(run.body_sizes)
         return None
 
     def _append(self, message: Message, expires_ms: int) -> None:
         size = message.body_size
         full = len(self.ready) >= self._window or self.ready_bytes >= self._window_bytes
         if full or self.backlog:
-            self._append_to_backlog([message], [size])
+            self._append_to_backlog(Run.of([message]))
             return
         if self.journal is not None:
             if message.scan.persistent:
@@ -328,19 +324,16 @@ class ClassicQueue:
         self.ready.append(entry)
         self.ready_bytes += size
 
-    def _append_to_backlog(self, messages: list[Message], sizes: list[int]) -> None:
+    def _append_to_backlog(self, run: Run) -> None:
         """Messages that need not survive a restart, nor be kept as history, go to spill files."""
         journal = self.journal
         if journal is None or (
-            journal.keep is Keep.NOTHING
-            and self.backlog.can_spill
-            and not any(message.scan.persistent for message in messages)
+            journal.keep is Keep.NOTHING and self.backlog.can_spill and not run.persistent
         ):
-            self.backlog.spill(messages, sizes)
+            self.backlog.spill(run.messages, run.body_sizes)
         else:
-            journal.record_enqueued_run(messages, sizes)
-            ids = array("Q", [message.id for message in messages])
-            self.backlog.extend(LiveMessages(ids, array("I", sizes)))
+            journal.record_enqueued_run(run)
+            self.backlog.extend(LiveMessages(array("Q", run.ids), array("I", run.body_sizes)))
 
     # Limits ------------------------------------------------------------------------------------
 
@@ -378,14 +371,16 @@ class ClassicQueue:
 
     def _expire_head(self) -> bool:
         """Remove expired messages from the head; whether the message there now may be delivered."""
+        if not self.ready or not self.ready.first_expires_ms:
+            return True
         now_ms, dead_letterer = self._callbacks.now_ms(), self.dead_letterer
         if not dead_letterer.is_blocked:
             count = expired_count(self.ready, now_ms)
             if count:
                 self._dispose(self._pop_head(count), EventKind.EXPIRED, DeathReason.EXPIRED)
-        if not self.ready or not self.ready[0].expires_ms:
+        if not self.ready or not self.ready.first_expires_ms:
             return True
-        expires_ms = self.ready[0].expires_ms
+        expires_ms = self.ready.first_expires_ms
         wake_ms = dead_letterer.retry_ms if dead_letterer.is_blocked else expires_ms
         self._callbacks.wake_at(wake_ms, self)
         return expires_ms > now_ms
@@ -436,7 +431,7 @@ class ClassicQueue:
         if consumers:
             if self._deliver_ready(MAX_DELIVERED_PER_TICK, takes_turns=True) and self._drops_head:
                 self._drop_surplus()
-            if self.ready and self.ready[0].expires_ms:
+            if self.ready and self.ready.first_expires_ms:
                 self._expire_head()
         elif self._delete_if_unused():
             return
@@ -462,22 +457,25 @@ class ClassicQueue:
                 if len(ready) <= stop:
                     self._callbacks.mark_ready(self)
                     return False
-                head = ready[0]
-                if head.expires_ms and is_too_late(head, now_ms()) and not self._expire_head():
+                if (
+                    ready.first_expires_ms
+                    and is_too_late(ready.first(), now_ms())
+                    and not self._expire_head()
+                ):
                     return True
                 consumers = self._consumers
                 able = consumers.active_with_credit() if single else consumers.with_credit()
                 if not able or not ready:
                     return True
                 last_id = self._last_deliverable_id()
-                if ready[0].id > last_id:
+                if ready.first_id > last_id:
                     return False
                 if len(able) == 1 and not able[0][0].takes_turns:
                     consumer, credit = able[0]
-                    self._deliver(consumer, take_batch(ready, credit, last_id))
+                    self._deliver(consumer, ready.take(credit, last_id))
                 elif any(consumer.shares_credit for consumer, _ in able):
                     consumer = able[0][0]
-                    self._deliver(consumer, take_batch(ready, 1, last_id))
+                    self._deliver(consumer, ready.take(1, last_id))
                     consumers.rotate_past(consumer)
                     if takes_turns and consumer.takes_turns:
                         self._callbacks.mark_ready(self)
@@ -502,7 +500,7 @@ class ClassicQueue:
         journal, ready = self.journal, self.ready
         if journal is None:
             return sys.maxsize
-        newest_id = max(ready[-1].id, ready[0].id)
+        newest_id = max(ready.last_id, ready.first_id)
         lease = journal.lease
         if newest_id > lease.extend_after:
             lease.extend(newest_id, self._on_lease_granted)
@@ -511,7 +509,14 @@ class ClassicQueue:
     def _on_lease_granted(self) -> None:
         self._callbacks.mark_ready(self)
 
-    def _deliver(self, consumer: Consumer, entries: list[Entry]) -> None:
+    def _deliver(self, consumer: Consumer, taken: list[Entry] | RunPart) -> None:
+        if isinstance(taken, RunPart):
+            if consumer.no_ack and self.tap is None:
+                self._deliver_part(consumer, taken)
+                return
+            entries = taken.entries()
+        else:
+            entries = taken
         if self.journal is not None:
             self.journal.record_delivered(entries, consumer.actor)
         self._move_delivered(entries, consumer.no_ack, consumer.actor)
@@ -519,6 +524,16 @@ class ClassicQueue:
         consumer.deliver(self, entries)
         if self.tap is not None:
             self.tap(self, entries, consumer)
+
+    def _deliver_part(self, consumer: Consumer, part: RunPart) -> None:
+        """Deliver messages that are settled by it: nothing looks at single ones."""
+        if self.journal is not None:
+            ids = part.stored_ids
+            self.journal.record_first_delivered(part.last_id, ids, consumer.actor)
+            self.journal.record_settled(EventKind.ACKED, ids, consumer.actor)
+        self.ready_bytes -= part.body_bytes
+        self.counters.delivered_no_ack += len(part)
+        consumer.deliver_part(self, part)
 
     def _move_delivered(self, entries: Sequence[Entry], no_ack: bool, actor: int) -> None:
         """Entries taken from `ready` are unacknowledged now, or settled if no ack is expected."""
@@ -543,7 +558,7 @@ class ClassicQueue:
         if not self.ready or not is_deliverable:
             self._read_ahead(is_wanted=True)
             return None
-        if self.ready[0].id > self._last_deliverable_id():
+        if self.ready.first_id > self._last_deliverable_id():
             return None
         entry = self.ready.popleft()
         if self.options.is_quorum and not entry.delivery_count:
@@ -598,7 +613,7 @@ class ClassicQueue:
         self.ready_bytes += sum([entry.message.body_size for entry in entries])
         if self.journal is not None:
             self.journal.record_requeued(stored_ids(entries), actor)
-        put_back(self.ready, entries)
+        self.ready.put_back(entries)
         self._callbacks.mark_ready(self)
 
     def _is_over_delivery_limit(self, entry: Entry) -> bool:
@@ -609,7 +624,7 @@ class ClassicQueue:
         stuck = self.dead_letterer.clear()
         self._remove_unacked(stuck)
         count = self.ready_count + len(stuck)
-        ids = array("Q", stored_ids(chain(self.ready, stuck)))
+        ids = array("Q", self.ready.stored_ids() + stored_ids(stuck))
         ids.extend(self.backlog.clear())
         self.ready.clear()
         self.ready_bytes = 0
@@ -633,7 +648,7 @@ class ClassicQueue:
         if self.dedup is not None:
             self.dedup.clear()
         if self.journal is not None:
-            ids = [*stored_ids(self.unacked.values()), *stored_ids(self.ready)]
+            ids = stored_ids(self.unacked.values()) + self.ready.stored_ids()
             ids += self.backlog.stored().ids
             self.journal.record_settled(EventKind.QUEUE_DELETED, ids)
         for consumer in list(self._consumers):
@@ -671,14 +686,14 @@ class ClassicQueue:
             return
         if self.backlog:  # new messages are enqueued there while it is not empty
             self.backlog.mark_redelivered(message_id)
-        for entry in newest(self.ready):
+        for entry in self.ready.newest():
             entry.redelivered = entry.redelivered or entry.id == message_id
 
     def _is_read(self) -> bool:
         """Whether messages leave this queue, or may leave it soon."""
         if self._consumers or self._get_waiters or self._drops_head:
             return True
-        expires = bool(self.ready and self.ready[0].expires_ms)
+        expires = bool(self.ready and self.ready.first_expires_ms)
         return expires or self.options.message_ttl is not None
 
     def _read_ahead(self, is_wanted: bool = False) -> None:
@@ -748,10 +763,12 @@ class ClassicQueue:
 
     def live(self) -> LiveMessages:
         """Every message that must survive a restart, unacknowledged ones included, by id."""
-        in_memory = [*self.unacked.values(), *self.ready]
-        entries = sorted((entry for entry in in_memory if entry.message.scan.persistent), key=by_id)
-        ids = array("Q", [entry.id for entry in entries])
-        sizes = array("I", [entry.message.body_size for entry in entries])
+        unacked = [entry for entry in self.unacked.values() if entry.message.scan.persistent]
+        in_memory = [(entry.id, entry.message.body_size) for entry in unacked]
+        in_memory += self.ready.persistent()
+        in_memory.sort()
+        ids = array("Q", [message_id for message_id, _ in in_memory])
+        sizes = array("I", [size for _, size in in_memory])
         on_disk = self.backlog.stored()
         ids.extend(on_disk.ids)
         sizes.extend(on_disk.sizes)
@@ -762,7 +779,7 @@ class ClassicQueue:
         if not self.options.counts_deliveries or self.journal is None:
             return ()
         attempts = dict(self._recovered_delivery_counts)
-        attempts |= {entry.id: entry.delivery_count for entry in self.ready if entry.delivery_count}
+        attempts |= self.ready.delivery_counts()
         attempts |= {entry.id: entry.delivery_count + 1 for entry in self.unacked.values()}
         groups: dict[int, list[int]] = {}
         for message_id in sorted(attempts):
@@ -785,7 +802,7 @@ class ClassicQueue:
         )
 
     def oldest_ready_ms(self) -> int | None:
-        return self.ready[0].message.time_ms if self.ready else None
+        return self.ready.first_time_ms if self.ready else None
 
     def oldest_unacked_ms(self) -> int | None:
         """Bounded work: only the messages that were delivered first are compared."""
@@ -803,8 +820,9 @@ class ClassicQueue:
     def header_bytes(self) -> int:
         if not self.ready and not self.unacked:
             return 0
-        ready = estimate_header_bytes(len(self.ready), self.ready)
-        return ready + estimate_header_bytes(len(self.unacked), self.unacked.values())
+        unacked = (entry.message.header_size for entry in self.unacked.values())
+        ready = estimate_header_bytes(len(self.ready), self.ready.header_sizes())
+        return ready + estimate_header_bytes(len(self.unacked), unacked)
 
     def peek(self, offset: int, count: int) -> PeekedMessages:
         unacked = sorted(self.unacked.values(), key=by_id)
@@ -903,23 +921,21 @@ class Journal:
             EventKind.ENQUEUED, self.queue_id, message.id, message.origin, None, message.body_size
         )
 
-    def record_enqueued_run(self, messages: list[Message], sizes: list[int]) -> None:
-        """`record_enqueued` for messages of one publisher with the same address."""
+    def record_enqueued_run(self, run: Run) -> None:
+        """The messages of the run will survive a restart."""
         self._dirty = True
-        store, origin = self._store, messages[0].origin
-        ids = [message.id for message in messages]
-        unstored = [message for message in messages if not message.stored]
-        if unstored:
-            for message in unstored:
-                if message.large_body is not None:
-                    write_parts(store, message.large_body)
-            store.append(*[_row(message) for message in unstored])
-            if unstored[0].keep is not Keep.NOTHING:
-                new_ids = ids
-                if len(unstored) != len(ids):
-                    new_ids = [message.id for message in unstored]
-                store.record_many(EventKind.PUBLISHED, 0, new_ids, origin)
-        store.record_many(EventKind.ENQUEUED, self.queue_id, ids, origin, None, sizes)
+        store = self._store
+        if not run.is_packed:
+            for message in run.messages:
+                if not message.stored:
+                    write_content(store, message)
+        elif not run.is_stored:
+            store.append(*run.rows)
+            run.is_stored = True
+            if run.keep is not Keep.NOTHING:
+                store.record_many(EventKind.PUBLISHED, 0, run.ids, run.origin)
+        kind = EventKind.ENQUEUED
+        store.record_many(kind, self.queue_id, run.ids, run.origin, None, run.body_sizes)
 
     def record_transient(self, message: Message) -> None:
         """The message is in memory only, but is recorded if history is kept."""
@@ -942,6 +958,13 @@ class Journal:
         if ids:
             self._dirty = True
             self._store.record_many(kind, self.queue_id, ids, actor, detail)
+
+    def record_first_delivered(self, last_id: int, ids: Sequence[int], actor: int) -> None:
+        """Messages up to `last_id` are delivered for the first time; `ids` are in the store."""
+        if last_id > self.lease.highest_delivered:
+            self.lease.highest_delivered = last_id
+        if self.keep is not Keep.NOTHING or self.counts_deliveries:
+            self._store.record_many(EventKind.DELIVERED, self.queue_id, ids, actor)
 
     def record_delivered(self, entries: Sequence[Entry], actor: int) -> None:
         last_id = max([entry.id for entry in entries])  # a priority queue's are not in order

@@ -20,6 +20,7 @@ from leveret.model.errors import BrokerError, NotImplementedHere, PreconditionFa
 from leveret.model.history import Keep
 from leveret.model.message import Message
 from leveret.model.partitioning import Partitioner
+from leveret.model.run import Run
 from leveret.model.store import MustNotLose, SequencedMessage, Store
 from leveret.queues.counters import QueueCounters
 from leveret.queues.entry import Entry, Outcome
@@ -103,8 +104,8 @@ class LogBase:
     def enqueue(self, message: Message) -> EnqueueResult:
         raise NotImplementedError
 
-    def enqueue_run(self, messages: list[Message]) -> list[EnqueueResult] | None:
-        return [self.enqueue(message) for message in messages]
+    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+        return [self.enqueue(message) for message in run.messages]
 
     def stores_content(self, message: Message) -> bool:
         return False

@@ -217,15 +217,22 @@ class SqlStore(BatchBuilder):
 
     def flush(self) -> None:
         if self._batch.is_empty:
-            self._batch.forget_guarantees()
+            if self._batch.must_not_lose:
+                self._batch.forget_guarantees()
         elif self._in_flight is None and self._retry is None:
-            self._hand_over_or_hold()
+            if self._may_hold:
+                self._hold_batch()
+            else:
+                self._hand_over()
 
-    def _hand_over_or_hold(self) -> None:
+    @property
+    def _may_hold(self) -> bool:
         batch = self._batch
-        if batch.is_awaited or not batch.may_sync_later or self.state is not StoreState.RUNNING:
-            self._hand_over()
-        elif self._hold is None:
+        may_wait = batch.may_sync_later and not batch.is_awaited
+        return may_wait and self.state is StoreState.RUNNING and self._closing is None
+
+    def _hold_batch(self) -> None:
+        if self._hold is None:
             self._hold = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._end_hold)
 
     def _end_hold(self) -> None:
@@ -303,10 +310,10 @@ class SqlStore(BatchBuilder):
         if self._closing is not None and (self._batch.is_empty or self._has_given_up):
             self._end_writer()
         elif not self._batch.is_empty:
-            if self._closing is not None:
-                self._hand_over()
+            if self._may_hold:
+                self._hold_batch()
             else:
-                self._hand_over_or_hold()
+                self._hand_over()
 
     @property
     def _has_given_up(self) -> bool:

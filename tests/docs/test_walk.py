@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -146,6 +147,11 @@ def wait_until_idle(tracer: Tracer) -> None:
         time.sleep(0.3)
 
 
+def plans_a_route(tracer: Tracer) -> bool:
+    """A broker that has just started may still change users, and then checks permissions again."""
+    return any(name == "Channel._plan" for _, name in tracer.take("read"))
+
+
 @pytest.fixture
 def traced(tmp_path, monkeypatch) -> dict[str, set[Call]]:
     """The calls of one run, on a broker that has seen its address before."""
@@ -162,16 +168,17 @@ def traced(tmp_path, monkeypatch) -> dict[str, set[Call]]:
             channel.confirm_select()
             consumer.qos(100)
             consumer.consume("q")
-            for number in range(1, 4):
+            tags: list[int] = []
+            for number in count(1):
+                tracer.calls.clear()
                 send_run(publisher)
                 channel.confirmed(number * RUN)
-                send_acks(reader, receive(consumer))
+                tags = receive(consumer)
                 wait_until_idle(tracer)
-            tracer.calls.clear()
-            send_run(publisher)
-            channel.confirmed(4 * RUN)
-            tags = receive(consumer)
-            wait_until_idle(tracer)
+                if number > 3 and not plans_a_route(tracer):
+                    break
+                send_acks(reader, tags)
+                wait_until_idle(tracer)
             calls = {
                 "In": tracer.take("read"),
                 "Out and confirm": tracer.take("tick", "report"),

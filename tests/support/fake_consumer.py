@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leveret.model.clients import ConsumerInfo
-from leveret.queues.entry import Entry
+from leveret.queues.entry import Entry, RunPart
 from leveret.queues.port import Queue
 
 NO_ACK_CREDIT = 1000
@@ -42,6 +42,9 @@ class FakeConsumer:
         self.delivered_ids += [entry.id for entry in entries]
         if not self.no_ack:
             self.unacked += entries
+
+    def deliver_part(self, queue: Queue, part: RunPart) -> None:
+        self.deliver(queue, part.entries())
 
     def info(self) -> ConsumerInfo:
         raise NotImplementedError

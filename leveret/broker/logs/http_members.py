@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.model.clients import ConsumerInfo
 from leveret.model.errors import NotFound, PreconditionFailed
-from leveret.queues.entry import Entry, Outcome
+from leveret.queues.entry import Entry, Outcome, RunPart
 from leveret.queues.log.deliveries import LogEntry
 from leveret.queues.log.log_queue import AnyLog
 from leveret.queues.log.readers import GROUP_ARGUMENT, OFFSET_ARGUMENT, ConsumerReader
@@ -89,6 +89,9 @@ class HttpGroupMember:
             self._waiting_bytes += len(entry.message.body)
         self.delivered += len(entries)
         self._arrived.set()
+
+    def deliver_part(self, queue: Queue, part: RunPart) -> None:
+        self.deliver(queue, part.entries())
 
     def cancelled(self) -> None:
         self.is_gone = True

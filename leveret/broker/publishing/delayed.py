@@ -27,6 +27,7 @@ from leveret.exchange.plugin_kinds import DELAY_HEADER, delay_of
 from leveret.model.definitions import QueueDefinition
 from leveret.model.history import EventKind, Keep
 from leveret.model.message import Message, edit_headers
+from leveret.model.run import Run
 from leveret.model.store import (
     LiveMessages,
     LoadResult,
@@ -133,8 +134,8 @@ class DelayQueue:
     def enqueue(self, message: Message) -> EnqueueResult:
         return self.schedule(message, ())
 
-    def enqueue_run(self, messages: list[Message]) -> list[EnqueueResult] | None:
-        return [self.schedule(message, ()) for message in messages]
+    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+        return [self.schedule(message, ()) for message in run.messages]
 
     def stores_content(self, message: Message) -> bool:
         return False

@@ -24,6 +24,7 @@ from leveret.exchange.plugin_kinds import HISTORY_LENGTH
 from leveret.model.definitions import ParameterDefinition
 from leveret.model.history import Keep
 from leveret.model.message import Message
+from leveret.model.run import Run
 from leveret.queues.classic.deduplication import Deduplication, DeduplicationStore
 from leveret.queues.port import MESSAGE_OVERHEAD, EnqueueResult, Queue, Target
 
@@ -68,8 +69,8 @@ class PassThroughTarget:
     def enqueue(self, message: Message) -> EnqueueResult:
         return self._enqueue(self, message)
 
-    def enqueue_run(self, messages: list[Message]) -> list[EnqueueResult] | None:
-        return [self._enqueue(self, message) for message in messages]
+    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+        return [self._enqueue(self, message) for message in run.messages]
 
     def stores_content(self, message: Message) -> bool:
         return False

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from leveret.broker.runtime.scheduler import LoopScheduler, call_guarded
 from leveret.model.message import Message
+from leveret.model.run import Run
 from leveret.model.store import RequireSync, Store, StoreState
 from leveret.queues.port import EnqueueResult
 
@@ -119,21 +120,24 @@ class CommitWaiters:
             )
 
     def confirm_run_when_committed(
-        self, ledger: ConfirmLedger, messages: list[Message], results: list[EnqueueResult] | None
+        self, ledger: ConfirmLedger, run: Run, results: list[EnqueueResult] | None
     ) -> None:
         """Record several publishes of one channel; `results` is None if all were accepted."""
-        waits = [message.stored and message.scan.persistent for message in messages]
+        if run.is_packed:
+            waits = [run.is_stored and run.persistent] * len(run)
+        else:
+            waits = [message.stored and message.scan.persistent for message in run.messages]
         if results is not None:
             on_commit = EnqueueResult.ACCEPTED_ON_COMMIT
             waits = [a or b is on_commit for a, b in zip(waits, results, strict=True)]
         is_mixed = any(waits) and not all(waits)
         if is_mixed or (results is not None and EnqueueResult.REJECTED in results):
-            each = results or [EnqueueResult.ACCEPTED] * len(messages)
-            for message, result in zip(messages, each, strict=True):
+            each = results or [EnqueueResult.ACCEPTED] * len(run)
+            for message, result in zip(run.messages, each, strict=True):
                 self.confirm_when_committed(ledger, message, result)
             return
         batch_number = self._store.batch_number if waits[0] else 0
-        if ledger.accepted(batch_number, len(messages)) is ConfirmWait.NEW_BATCH:
+        if ledger.accepted(batch_number, len(run)) is ConfirmWait.NEW_BATCH:
             on_committed = partial(ledger.on_committed, batch_number)
             on_failed = partial(ledger.on_failed, batch_number)
             if batch_number <= self.last_committed:

@@ -19,7 +19,8 @@ class Recorder:
     def on_method(self, channel, method, table):
         self.calls.append(("method", channel, method.name, dict(method)))
 
-    def on_publish(self, channel, publish, messages):
+    def on_publish(self, channel, publish, run):
+        messages = run.messages
         assert messages
         publish.effort = publish.effort or self.effort
         self.runs.append(len(messages))
@@ -53,8 +54,8 @@ class ChannelRecorder:
         self.sink = sink
         self.number = number
 
-    def on_publish(self, publish, messages):
-        self.sink.on_publish(self.number, publish, messages)
+    def on_publish(self, publish, run):
+        self.sink.on_publish(self.number, publish, run)
 
     def on_ack(self, tags, multiple):
         self.sink.on_ack(self.number, tags, multiple)

@@ -39,7 +39,7 @@ CASES = {
         publish_frames(1, "x", "k", properties, body)
         for properties, body in (
             (b"\x00\x00", b"one"),
-            (b"\x10\x00\x02", b""),
+            (b"\x80\x00\x01t", b""),
             (b"\x00\x00", b"three"),
         )
     )
@@ -149,6 +149,16 @@ def test_consecutive_publishes_and_acks_come_in_one_call():
     sink.runs.clear()
     wire.receive(CASES["acks in a run"] + CASES["acks of two channels"])
     assert sink.runs == [3, 1, 4, 1]
+
+
+def test_a_run_is_persistent_or_transient_as_a_whole():
+    transient, persistent = b"\x00\x00", b"\x10\x00\x02"
+    properties = [transient, transient, persistent, persistent, persistent, transient]
+    wire, sink = open_wire()
+    wire.receive(publish_frames(1, "x", "k"))
+    wire.receive(b"".join(publish_frames(1, "x", "k", each, b"body") for each in properties))
+    assert sink.runs == [1, 2, 3, 1]
+    assert [call[5] for call in sink.calls[1:]] == properties
 
 
 def test_one_receive_handles_a_limited_number_of_methods():

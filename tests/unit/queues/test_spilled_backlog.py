@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveret.model.message import LARGE_BODY, Address, Message, encode_properties
+from leveret.model.run import Run
 from leveret.queues.classic.classic_queue import ClassicQueue, QueueCallbacks
 from leveret.queues.entry import Outcome
 from leveret.queues.spec import QueueSpec
@@ -92,7 +93,8 @@ class Subject:
             self.queue.enqueue(self.message(b"%d" % number))
 
     async def publish_run(self, count: int) -> None:
-        self.queue.enqueue_run([self.message(b"run %d" % number) for number in range(count)])
+        messages = [self.message(b"run %d" % number) for number in range(count)]
+        self.queue.enqueue_run(Run.of(messages))
 
     async def publish_large(self, _: int) -> None:
         self.queue.enqueue(self.message(b"%07d" % self.last_id * (LARGE_BODY // 7 + 2)))

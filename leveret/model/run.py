@@ -1,0 +1,176 @@
+"""A run: consecutive messages of one publisher with the same address, kept together.
+
+The wire makes runs out of what one read contains. A run passes through routing, queue and journal
+as a whole: arrays of frames and sizes, and what all its messages share. `Message` objects are made
+only where something looks at single messages (limits, TTL, priorities, acks, dead-lettering,
+browsing); from then on they are the truth, and all queues of a fanout share them.
+
+In a run from the wire no message needs validation, and all are persistent or none is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+from leveret.model.history import Keep
+from leveret.model.message import FRAME_OVERHEAD, Address, Message, Scan, scan
+from leveret.model.store import NewMessageTuple
+
+
+class Run:
+    """`ids` is empty until the run is routed. A run has at least one message."""
+
+    __slots__ = (
+        "_messages", "address", "body_sizes", "channel", "frames", "header_sizes", "ids",
+        "is_stored", "keep", "origin", "persistent", "scan", "time_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        address: Address,
+        channel: int,
+        frames: list[bytes],
+        header_sizes: list[int],
+        body_sizes: list[int],
+        scan: Scan,
+    ) -> None:
+        """`scan` is that of the last message."""
+        self.address = address
+        self.channel = channel
+        self.frames = frames
+        self.header_sizes = header_sizes
+        self.body_sizes = body_sizes
+        self.scan = scan
+        self.persistent = scan.persistent
+        self.ids: Sequence[int] = ()
+        self.time_ms = 0
+        self.origin = 0
+        self.keep = Keep.NOTHING
+        self.is_stored = False
+        """Whether the content is in the store; single messages know it themselves."""
+        self._messages: list[Message] | None = None
+
+    @staticmethod
+    def of(messages: list[Message]) -> Run:
+        """A run of messages that were made before; they have the same address."""
+        first = messages[0]
+        made = Run(
+            first.address,
+            first.channel,
+            [message.frames for message in messages],
+            [message.header_size for message in messages],
+            [message.body_size for message in messages],
+            first.scan,
+        )
+        made.ids = [message.id for message in messages]
+        made.time_ms, made.origin, made.keep = first.time_ms, first.origin, first.keep
+        made._messages = messages
+        return made
+
+    def __len__(self) -> int:
+        return len(self.body_sizes)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __repr__(self) -> str:
+        address = self.address
+        return f"<Run of {len(self)} to {address.exchange!r}/{address.routing_key!r}>"
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether no single messages have been made."""
+        return self._messages is None
+
+    @property
+    def message_ids(self) -> Sequence[int]:
+        """The ids of its messages, even if those were routed one by one."""
+        if self._messages is not None:
+            return [message.id for message in self._messages]
+        return self.ids
+
+    @property
+    def content_size(self) -> int:
+        """Bytes of all headers and bodies."""
+        if self._messages is not None:
+            return sum([message.content_size for message in self._messages])
+        return sum(map(len, self.frames))
+
+    @property
+    def messages(self) -> list[Message]:
+        """The single messages, made when they are first needed."""
+        if self._messages is None:
+            address, channel, is_stored = self.address, self.channel, self.is_stored
+            time_ms, origin, keep = self.time_ms, self.origin, self.keep
+            known, found = self.frames[-1][19 : 7 + self.header_sizes[-1]], self.scan
+            self._messages = made = []
+            sizes = zip(self.header_sizes, self.body_sizes, strict=True)
+            ids = self.ids or repeat(0)
+            for frames, (header_size, body_size), message_id in zip(
+                self.frames, sizes, ids, strict=False
+            ):
+                properties = frames[19 : 7 + header_size]
+                if properties != known:
+                    known, found = properties, scan(properties)
+                message = Message.__new__(Message)
+                message.address, message.channel, message.frames = address, channel, frames
+                message.header_size, message.body_size = header_size, body_size
+                message.id, message.time_ms, message.origin = message_id, time_ms, origin
+                message.scan, message.keep, message.stored = found, keep, is_stored
+                made.append(message)
+        return self._messages
+
+    def assign_messages(self) -> None:
+        """Tell the single messages what the run has been assigned."""
+        time_ms, origin, keep = self.time_ms, self.origin, self.keep
+        for message, message_id in zip(self._messages or (), self.ids, strict=True):
+            message.id, message.time_ms = message_id, time_ms
+            message.origin, message.keep = origin, keep
+
+    @property
+    def rows(self) -> list[NewMessageTuple]:
+        """The rows of a packed run in the store."""
+        exchange, key = self.address.exchange, self.address.routing_key
+        time_ms, origin, keep = self.time_ms, self.origin, self.keep
+        return [
+            (
+                message_id,
+                time_ms,
+                origin,
+                exchange,
+                key,
+                frames[19 : 7 + header_size],
+                frames[15 + header_size : -1] if body_size else b"",
+                keep,
+            )
+            for message_id, frames, header_size, body_size in zip(
+                self.ids, self.frames, self.header_sizes, self.body_sizes, strict=True
+            )
+        ]
+
+    def frames_for(self, channel: int, frame_max: int) -> list[bytes] | None:
+        """The content frames of a packed run for a channel; None if a frame is too long for it.
+
+        Frames for another channel replace those of this one, so that a fanout makes them once.
+        """
+        if max(self.body_sizes) + FRAME_OVERHEAD > frame_max or (
+            max(self.header_sizes) + FRAME_OVERHEAD > frame_max
+        ):
+            return None
+        if channel != self.channel:
+            number = channel.to_bytes(2, "big")
+            self.frames = [
+                _with_channel(frames, number, header_size)
+                for frames, header_size in zip(self.frames, self.header_sizes, strict=True)
+            ]
+            self.channel = channel
+        return self.frames
+
+
+def _with_channel(frames: bytes, channel: bytes, header_size: int) -> bytes:
+    body = header_size + FRAME_OVERHEAD
+    header = b"\x02" + channel + frames[3:body]
+    if len(frames) == body:
+        return header
+    return b"".join((header, b"\x03", channel, frames[body + 3 :]))
