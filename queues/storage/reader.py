@@ -142,6 +142,11 @@ def is_damage(error: sqlite3.DatabaseError) -> bool:
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
+def is_undecodable(error: sqlite3.OperationalError) -> bool:
+    """Whether a text is not UTF-8: damage that SQLite itself does not notice."""
+    return str(error).startswith("Could not decode to UTF-8")
+
+
 def is_run(ids: Sequence[int]) -> bool:
     """Whether the ids are consecutive."""
     return ids[-1] - ids[0] == len(ids) - 1 and is_ascending(ids)

@@ -48,7 +48,7 @@ from leveret.queues.storage.directory import (
     sync_file,
 )
 from leveret.queues.storage.migrations import check_columns, migrate, stored_version
-from leveret.queues.storage.reader import Reader, is_damage
+from leveret.queues.storage.reader import Reader, is_damage, is_undecodable
 from leveret.queues.storage.recovery import Recovery, lost_journal_rows, read_meta
 from leveret.queues.storage.retention import database_size, measure
 from leveret.queues.storage.spill import SpillFolder
@@ -138,7 +138,11 @@ class SqlStore(BatchBuilder):
             return self._open_sound(directory, must_be_sound=True)
         except DamagedDatabase as damage:
             repair(directory, damage.found)
-            return self._open_sound(directory, must_be_sound=False)
+        except sqlite3.OperationalError as error:
+            if not is_undecodable(error):
+                raise
+            repair(directory, [str(error)])
+        return self._open_sound(directory, must_be_sound=False)
 
     def _open_sound(
         self, directory: DataDirectory, *, must_be_sound: bool

@@ -96,6 +96,7 @@ def repair(directory: DataDirectory, found: list[str]) -> None:
     database = directory.path / DATABASE_NAME
     log.error("leveret.db is damaged: %s; making a new one from what can be read", found[0])
     _require_space(directory, database)
+    _require_no_reader(database)
     new = database.with_name(DATABASE_NAME + NEW_SUFFIX)
     new.unlink(missing_ok=True)
     try:
@@ -123,6 +124,17 @@ def _require_space(directory: DataDirectory, database: Path) -> None:
         raise StoreError(
             f"leveret.db is damaged, and a repair needs {needed} bytes of disk space ({free} are"
             f" free): free some, or run `leveret salvage {directory.path} NEW` onto another disk"
+        )
+
+
+def _require_no_reader(database: Path) -> None:
+    """The last connection that closes removes the write-ahead log. A log that is left may hold
+    commits that the repair, which reads the database file alone, would miss."""
+    log_file = database.with_name(WAL_NAME)
+    if log_file.exists() and log_file.stat().st_size:
+        raise StoreError(
+            "leveret.db is damaged, and another program reads it, which prevents a repair: end that"
+            " program and start the broker again"
         )
 
 

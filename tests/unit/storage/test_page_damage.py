@@ -252,3 +252,40 @@ async def test_repair_needs_space(data: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(path, free)
     with pytest.raises(StoreError, match=r"a repair needs .* bytes of disk space"):
         Harness(data)
+
+
+async def test_repair_waits_until_nobody_else_reads(data: Path):
+    """The commits in the write-ahead log would be missing in the new database."""
+    broken = sqlite3.connect(data / "leveret.db")
+    broken.execute("UPDATE users SET password_hash = CAST(x'ff' AS TEXT) WHERE name = 'user-007'")
+    broken.commit()
+    broken.execute("BEGIN")
+    broken.execute("SELECT count(*) FROM users").fetchone()
+    with pytest.raises(StoreError, match="another program reads it"):
+        Harness(data)
+    broken.close()
+    harness = Harness(data)
+    assert "user 'user-007'" in str(harness.store.lost)
+    await harness.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "lost"),
+    [
+        (b"user-100" + b"hash", "user 'user-100'"),
+        (b"user-100/" + b"c" * 40, "the permissions of user 'user-100' in vhost '/'"),
+    ],
+)
+async def test_row_with_a_text_that_is_not_utf8_is_lost_alone(data: Path, before: bytes, lost: str):
+    content = bytearray((data / "leveret.db").read_bytes())
+    position = content.index(before) + len(before)
+    content[position] |= 0x80
+    (data / "leveret.db").write_bytes(content)
+    harness = Harness(data)
+    assert lost in str(harness.store.lost)
+    users = [row for row in harness.recovered.definitions if isinstance(row, UserDefinition)]
+    permissions = [
+        row for row in harness.recovered.definitions if isinstance(row, PermissionDefinition)
+    ]
+    assert len(users) + len(permissions) == 399
+    await harness.close()
