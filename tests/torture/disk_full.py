@@ -10,6 +10,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support.polling import wait_until_async
@@ -147,6 +148,8 @@ async def _with_history(disk: Path, problems: list[str]) -> str:
         if publisher.client.blocked.is_set():
             publisher.client.blocked.clear()
             blocked_seconds += time.monotonic() - began
+    with suppress(AssertionError):  # the verdict says what is missing
+        await wait_until_async(lambda: len(ledger.seen) >= publisher.confirmed)
     await broker.stop()
     problems += problems_of(ledger.verdict())
     if publisher.nacked:
