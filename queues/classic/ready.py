@@ -229,9 +229,10 @@ class PriorityReady:
 
     def __init__(self, max_priority: int) -> None:
         self._levels = [FifoReady() for _ in range(max_priority + 1)]
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._levels))
+        return self._count
 
     def __iter__(self) -> Iterator[Entry]:
         return chain.from_iterable(reversed(self._levels))
@@ -257,20 +258,25 @@ class PriorityReady:
 
     def append(self, entry: Entry) -> None:
         self._levels[self._priority(entry)].append(entry)
+        self._count += 1
 
     def append_run(self, run: Run) -> None:
         for message in run.messages:
             self.append(Entry(message))
 
     def popleft(self) -> Entry:
+        self._count -= 1
         return self._highest().popleft()
 
     def take(self, credit: int, last_id: int) -> list[Entry] | RunPart:
-        return self._highest().take(credit, last_id)
+        taken = self._highest().take(credit, last_id)
+        self._count -= len(taken)
+        return taken
 
     def clear(self) -> None:
         for level in self._levels:
             level.clear()
+        self._count = 0
 
     def newest(self) -> list[Entry]:
         """The last entry of each priority."""
@@ -289,6 +295,7 @@ class PriorityReady:
         return {key: n for level in self._levels for key, n in level.delivery_counts().items()}
 
     def put_back(self, entries: list[Entry]) -> None:
+        self._count += len(entries)
         returned: dict[int, list[Entry]] = {}
         for entry in entries:
             returned.setdefault(self._priority(entry), []).append(entry)
