@@ -154,6 +154,11 @@ class SqlStore(BatchBuilder):
                 raise StoreError(f"leveret.db in {self._path} has no tables; {advice(self._path)}")
             if must_be_sound:
                 _require_sound(connection, database)
+                # The check has opened and closed the file itself, which by the rules of POSIX has
+                # released this connection's lock on it: another program could remove the
+                # write-ahead log.
+                connection.close()
+                connection = _connect(database)
             migrate(connection)
             check_columns(connection)
             directory.sync()

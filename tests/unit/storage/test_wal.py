@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from leveret.model.history import EventKind, Keep
 from leveret.model.store import NewMessage
 from leveret.queues.storage import writer
 from leveret.queues.storage.directory import DATABASE_NAME
-from tests.contract.stores import Harness
+from tests.contract.stores import Harness, copy_as_after_crash
 
 MIB = 1024 * 1024
 
@@ -35,3 +37,26 @@ async def test_write_ahead_log_stays_small(
         largest = max(largest, log.stat().st_size)
     assert largest < 16 * MIB
     await harness.close()
+
+
+async def test_another_program_that_opens_the_database_does_not_remove_the_log(tmp_path: Path):
+    harness = Harness(tmp_path / "data")
+    harness.declare()
+    harness.publish()
+    await harness.durable()
+    database = tmp_path / "data" / DATABASE_NAME
+    program = f"""
+import sqlite3
+connection = sqlite3.connect({str(database)!r})
+connection.execute("SELECT count(*) FROM meta").fetchall()
+connection.close()
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    assert await process.wait() == 0
+    harness.publish()
+    await harness.durable()
+    copy_as_after_crash(tmp_path / "data", tmp_path / "copy")
+    await harness.close()
+    copy = Harness(tmp_path / "copy")
+    assert copy.live() == [1, 2]
+    await copy.close()
