@@ -72,6 +72,9 @@ class _EmbeddedServer(uvicorn.Server):
         for listener in self._tls_listeners:
             listener.stop()
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            # Its client does not read the response: a close would wait for it until the loop ends.
+            connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
