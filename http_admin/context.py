@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -23,18 +23,30 @@ class Listener:
     port: int
 
 
-class HistorySource(Protocol):
-    """Reads stored history for Spark and for other programs that want all of it."""
+class HistoryRows(Protocol):
+    """An Arrow IPC stream; closing it before its end stops reading."""
 
-    def ranges(
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    def close(self) -> None: ...
+
+
+class HistorySource(Protocol):
+    """Reads stored history for Spark and for other programs that want all of it.
+
+    Both methods raise ValueError with a sentence for the client, and ImportError if a module is not
+    installed.
+    """
+
+    async def ranges(
         self, data_dir: Path, params: Mapping[str, str], vhosts: frozenset[str] | None
     ) -> dict[str, Any]:
-        """The ranges of ids; raises ValueError with a sentence for the client."""
+        """The ranges of ids."""
 
-    def export(
+    async def export(
         self, data_dir: Path, params: Mapping[str, str], vhosts: frozenset[str] | None
-    ) -> Iterator[bytes]:
-        """Rows as an Arrow IPC stream; raises ValueError with a sentence for the client."""
+    ) -> HistoryRows:
+        """Rows, the first of which have been read: what fails later breaks the stream."""
 
 
 def _do_nothing() -> None:

@@ -18,9 +18,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +30,7 @@ from leveret.config import Settings, load_settings
 from leveret.logging_setup import configure_logging
 from leveret.model.clock import Clock
 from leveret.model.store import OnCommitted, OnFailed, Store, StoreError
+from leveret.stored_history import StoredHistory
 
 if TYPE_CHECKING:
     import ssl
@@ -79,6 +79,7 @@ class RunningBroker:
         self.tls: Tls | None = None
         self.start_kind = StartKind.RESTART
         self.stop_requested = asyncio.Event()
+        self.history = StoredHistory()
         self._http_sockets: list[socket.socket] = []
         self._http_start: asyncio.Task[HttpServer] | None = None
         self._importing_http = False
@@ -208,7 +209,7 @@ class RunningBroker:
             self.broker,
             self.stop_requested.set,
             listeners,
-            StoredHistory(),
+            self.history,
             self._certificate_expires,
         )
 
@@ -261,6 +262,7 @@ class RunningBroker:
         else:
             with contextlib.suppress(Exception):
                 await (await self._http_start).stop()
+        await self.history.close()
 
     async def __aenter__(self) -> RunningBroker:
         await self.start()
@@ -273,37 +275,6 @@ class RunningBroker:
         trace: TracebackType | None,
     ) -> None:
         await self.stop()
-
-
-class StoredHistory:
-    """Lets the HTTP API export stored history, without the two fronts importing each other.
-
-    pyarrow is imported with the first request; a broker without it runs and reports the error.
-    """
-
-    def ranges(
-        self, data_dir: Path, params: Mapping[str, str], vhosts: frozenset[str] | None
-    ) -> dict[str, Any]:
-        """Answer `/api/history/ranges` from the data directory."""
-        from leveret.spark_sink.arrow.local import history_ranges
-        from leveret.spark_sink.errors import SourceError
-
-        try:
-            return history_ranges(data_dir, params, vhosts)
-        except SourceError as error:
-            raise ValueError(str(error)) from error
-
-    def export(
-        self, data_dir: Path, params: Mapping[str, str], vhosts: frozenset[str] | None
-    ) -> Iterator[bytes]:
-        """Answer `/api/history/export` from the data directory."""
-        from leveret.spark_sink.arrow.local import history_export
-        from leveret.spark_sink.errors import SourceError
-
-        try:
-            yield from history_export(data_dir, params, vhosts)
-        except SourceError as error:
-            raise ValueError(str(error)) from error
 
 
 def in_process_settings(**changes: Any) -> Settings:

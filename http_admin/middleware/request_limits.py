@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from leveret.broker.access.unauthenticated import UnauthenticatedConnection, UnauthenticatedLimits
 from leveret.config import Settings
-from leveret.http_admin.auth import ADMIT_USER, DISCONNECTED, IS_CONNECTED
+from leveret.http_admin.auth import ABORT, ADMIT_USER, DISCONNECTED, IS_CONNECTED
 
 log = logging.getLogger("leveret.http")
 
@@ -147,6 +147,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         scope = cast(Scope, self.scope)
         scope.update({ADMIT_USER: self._admit_user, IS_CONNECTED: self._is_connected})
+        scope[ABORT] = self.transport.abort
 
     def on_headers_complete(self) -> None:
         # Headers that arrived with a single read were not counted by `data_received`.

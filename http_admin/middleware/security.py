@@ -27,6 +27,7 @@ from leveret.broker import Broker, User
 from leveret.broker.access.login_rate_limit import is_loopback
 from leveret.config import Settings
 from leveret.http_admin.auth import (
+    ABORT,
     ADMIT_USER,
     AUDIT_TARGET,
     DISCONNECTED,
@@ -196,10 +197,10 @@ class SecurityMiddleware:
         except Exception:
             log.exception("%s %s failed", scope["method"], without_password(scope["path"]))
             if response.is_started:
-                raise
-            await error_response(500, "internal error, see the broker's log")(
-                scope, receive, response.send
-            )
+                await _abort(scope, receive)
+            else:
+                refusal = error_response(500, "internal error, see the broker's log")
+                await refusal(scope, receive, response.send)
         finally:
             if (release_slot := scope["state"].pop(RELEASE_SLOT, None)) is not None:
                 release_slot()
@@ -268,6 +269,16 @@ class SecurityMiddleware:
             target=target,
             outcome="done" if status < 400 else str(status),
         )
+
+
+async def _abort(scope: Scope, receive: Receive) -> None:
+    """Close the connection: the client must not take what it has for the whole response.
+
+    uvicorn would do so after an exception, and log it a second time.
+    """
+    scope[ABORT]()
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _is_cross_site(headers: Headers, hosts: AllowedHosts) -> bool:

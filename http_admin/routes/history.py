@@ -9,20 +9,18 @@ keeps a journal for itself, which no user sees.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from leveret.broker import Action, Broker, User
 from leveret.broker.publishing.delayed import KIND as DELAYED
 from leveret.http_admin.auth import AppBroker, CurrentUser, require_tag, visible_vhosts
 from leveret.http_admin.commit import until_committed
 from leveret.http_admin.content import MAX_SHOWN_BODY, text_or_base64
-from leveret.http_admin.context import Context, HistorySource
+from leveret.http_admin.context import Context, HistoryRows, HistorySource
 from leveret.http_admin.errors import ApiError, bad_request, not_found
 from leveret.http_admin.json_response import json_safe
 from leveret.http_admin.middleware.concurrency import ResponseSlot
@@ -47,7 +45,6 @@ from leveret.queues.storage.history import (
 
 router = APIRouter(prefix="/api", tags=["history"], responses=ERROR_RESPONSES)
 MAX_LIVES = 20
-MAX_PAUSE_SECONDS = 0.2
 MAX_MESSAGE_ID_BYTES = 255
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 _MONITORING = [require_tag("monitoring")]
@@ -281,7 +278,7 @@ async def history_ranges(
     await until_committed(broker)
     allowed = await _readable_vhosts(broker, user)
     try:
-        return await asyncio.to_thread(source.ranges, broker.settings.data_dir, params, allowed)
+        return await source.ranges(broker.settings.data_dir, params, allowed)
     except ImportError as error:
         raise _pyarrow_missing(error) from error
     except ValueError as error:
@@ -310,48 +307,23 @@ async def history_export(
     await until_committed(broker)
     allowed = await _readable_vhosts(broker, user)
     try:
-        chunks, first = await asyncio.to_thread(_begin, source, broker, params, allowed)
+        rows = await source.export(broker.settings.data_dir, params, allowed)
     except ImportError as error:
         raise _pyarrow_missing(error) from error
     except ValueError as error:
         raise bad_request(str(error)) from error
-    return StreamingResponse(_stream(broker, chunks, first), media_type=ARROW_STREAM)
+    return _RowsResponse(rows)
 
 
-def _begin(
-    source: HistorySource, broker: Broker, params: dict[str, str], vhosts: frozenset[str] | None
-) -> tuple[Iterator[bytes], bytes]:
-    """Read the first chunk before the response starts, so that failures get a status."""
-    chunks = source.export(broker.settings.data_dir, params, vhosts)
-    return chunks, next(chunks, b"")
+class _RowsResponse(StreamingResponse):
+    """Stops reading at once when the client disconnects."""
 
+    def __init__(self, rows: HistoryRows) -> None:
+        super().__init__(rows, media_type=ARROW_STREAM)
+        self._rows = rows
 
-async def _stream(broker: Broker, chunks: Iterator[bytes], first: bytes) -> AsyncIterator[bytes]:
-    """A client that disconnects cancels this during a read: wait for it, then close the file.
-
-    Reading shares the interpreter lock with the loop and the writer. While clients publish, it
-    therefore pauses after each chunk for as long as the chunk took.
-    """
-    chunk: bytes | None = first
-    reading: asyncio.Future[bytes | None] | None = None
-    try:
-        while chunk is not None:
-            if chunk:
-                yield chunk
-            published, started = broker.counters.published, time.monotonic()
-            reading = asyncio.ensure_future(asyncio.to_thread(next, chunks, None))
-            chunk = await asyncio.shield(reading)
-            if broker.counters.published != published:
-                await asyncio.sleep(min(time.monotonic() - started, MAX_PAUSE_SECONDS))
-    finally:
-        await asyncio.shield(_close(chunks, reading))
-
-
-async def _close(chunks: Iterator[bytes], reading: asyncio.Future[bytes | None] | None) -> None:
-    if reading is not None:
-        await asyncio.wait([reading])
-        if not reading.cancelled() and reading.exception() is not None:
-            return  # a generator that failed has closed itself
-    close = getattr(chunks, "close", None)
-    if close is not None:
-        await asyncio.to_thread(close)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._rows.close()

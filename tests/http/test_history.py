@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,7 +10,6 @@ import pika
 import pytest
 
 from leveret.broker.access.users import hash_password
-from leveret.http_admin.routes.history import _stream
 from leveret.model.definitions import PermissionDefinition
 from tests.http.conftest import Served
 
@@ -314,7 +310,7 @@ def test_missing_pyarrow_is_reported(
     stored_broker: Served, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class WithoutArrow:
-        def ranges(self, *_: Any) -> Any:
+        async def ranges(self, *_: Any) -> Any:
             raise ModuleNotFoundError("No module named 'pyarrow'")
 
         export = ranges
@@ -324,28 +320,3 @@ def test_missing_pyarrow_is_reported(
         answer = api.get(f"/api/history/{path}")
         assert answer.status_code == 501
         assert "pip install 'leveret[spark]'" in answer.json()["reason"]
-
-
-async def test_disconnected_reader_closes_the_file_after_the_read() -> None:
-    reading, go_on, closed = threading.Event(), threading.Event(), threading.Event()
-
-    def pieces() -> Iterator[bytes]:
-        try:
-            reading.set()
-            go_on.wait(60)
-            yield b"second"
-        finally:
-            closed.set()
-
-    broker: Any = SimpleNamespace(counters=SimpleNamespace(published=0))
-    flow = _stream(broker, pieces(), b"first")
-    assert await anext(flow) == b"first"
-    second = asyncio.ensure_future(anext(flow))
-    await asyncio.to_thread(reading.wait, 60)
-    second.cancel()
-    await asyncio.sleep(0)
-    assert not closed.is_set()
-    go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await second
-    assert closed.is_set()
