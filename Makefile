@@ -101,7 +101,7 @@ format: $(FOR_DEV)  ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(FOR_DEV)  ## Compare with RabbitMQ side by side; ARGS="--json ..."
+bench: $(FOR_DEV)  ## Compare with RabbitMQ, NATS and Redis side by side; ARGS="--json ..."
 	$(BIN)/python -m benchmarks $(ARGS)
 
 torture: $(FOR_DEV) $(SEMGREP)  ## Kill, starve, damage and attack a broker, and check the results; ARGS="--only R-02"

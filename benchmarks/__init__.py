@@ -1,1 +1,1 @@
-"""Side-by-side benchmark of Leveret and RabbitMQ: one load generator, one table of workloads."""
+"""Side-by-side benchmark of Leveret, RabbitMQ, NATS and Redis: one table of workloads."""

@@ -1,13 +1,17 @@
 """The table of workloads: what is run, which figures it yields, and the goals.
 
 A goal is how many times better than RabbitMQ Leveret should be in the same run; a row without a
-goal is for information. `limit` is an upper bound of Leveret's own figure.
+goal is for information. `limit` is an upper bound of Leveret's own figure. `others` has the
+scenario for NATS and Redis, where the row means the same for them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from benchmarks.brokers import Kind
 from benchmarks.figures import Unit
+from benchmarks.peers.client import Client, Shape
+from benchmarks.peers.registry import CLIENTS
 from benchmarks.roles import Stream
 from benchmarks.scenarios.backlog import Backlog
 from benchmarks.scenarios.base import Scenario
@@ -23,6 +27,12 @@ from benchmarks.scenarios.latency import (
     Lateness,
     RequestReply,
     SteadyLatency,
+)
+from benchmarks.scenarios.peers import (
+    NatsRequestReply,
+    PeerBacklog,
+    PeerConfirmLatency,
+    PeerFlow,
 )
 from benchmarks.scenarios.restart import LongLog
 from benchmarks.scenarios.stalls import Stalls
@@ -44,6 +54,8 @@ from benchmarks.topology import Topology
 
 BOTH = (Kind.LEVERET, Kind.RABBITMQ)
 _KEYS = 6000
+_BACKLOG_COUNT = 500_000
+_LOG_COUNT = 300_000
 _STREAM_ARGUMENTS = {"x-queue-type": "stream"}
 _FIRST = {"x-stream-offset": "first"}
 
@@ -66,6 +78,11 @@ class Workload:
     measures: tuple[Measure, ...]
     brokers: tuple[Kind, ...] = BOTH
     rounds: int | None = None
+    others: Mapping[Kind, Scenario] = field(default_factory=dict)
+
+    def maybe_scenario(self, kind: Kind) -> Scenario | None:
+        """What is run on a broker; None if the workload is not defined for it."""
+        return self.scenario if kind in self.brokers else self.others.get(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +130,21 @@ def _topic(bindings: int) -> Flow:
     return Flow(topology, (Stream(name, keys, blob=_KEYS),))
 
 
+def _others(build: Callable[[Client], Scenario]) -> dict[Kind, Scenario]:
+    """The same scenario on NATS and on Redis."""
+    return {kind: build(client) for kind, client in CLIENTS.items()}
+
+
+def _other_flows(names: tuple[str, ...], shape: Shape) -> dict[Kind, Scenario]:
+    return _others(lambda client: PeerFlow(client, names, shape))
+
+
 def _backlog() -> Backlog:
     queue = "bench.backlog"
     return Backlog(
-        Topology((queue,), durable=True), Stream("", (queue,), persistent=True), count=500_000
+        Topology((queue,), durable=True),
+        Stream("", (queue,), persistent=True),
+        count=_BACKLOG_COUNT,
     )
 
 
@@ -125,7 +153,7 @@ def _log() -> Backlog:
     return Backlog(
         Topology((queue,), durable=True, arguments=_STREAM_ARGUMENTS),
         Stream("", (queue,), persistent=True),
-        count=300_000,
+        count=_LOG_COUNT,
         arguments=_FIRST,
         replays=2,
     )
@@ -217,6 +245,7 @@ _TRANSIENT = (
         "request-reply",
         RequestReply(Topology(("bench.requests",))),
         (*_rate("request/reply, round trips"), *_percentiles("request/reply", None, None)),
+        others={Kind.NATS: NatsRequestReply()},
     ),
     Workload("latency-2000", _steady(), _percentiles("latency at 2,000 msg/s", None, 1.0)),
 )
@@ -226,16 +255,21 @@ _DURABLE = (
         "durable-ack100",
         _single("bench.durable100", durable=True, window=1000, ack_every=100),
         _rate("persistent, confirms, ack every 100", 1.8),
+        others=_other_flows(("bench.durable100",), Shape.ACK_MANY),
     ),
     Workload(
         "durable-ack1",
         _single("bench.durable1", durable=True, window=1000, ack_every=1),
         _rate("persistent, confirms, ack each", 1.8),
+        others=_other_flows(("bench.durable1",), Shape.ACK_EACH),
     ),
     Workload(
         "durable-4x4",
         _four("bench.durable4", durable=True, window=1000, ack_every=100),
         _rate("persistent, confirms, 4→4→4", 1.8),
+        others=_other_flows(
+            tuple(f"bench.durable4.{number}" for number in range(4)), Shape.ACK_MANY
+        ),
     ),
     Workload(
         "durable-backlog",
@@ -245,16 +279,25 @@ _DURABLE = (
             *_rate("backlog, persistent: drain", 1.2, "drain"),
         ),
         rounds=1,
+        others=_others(
+            lambda client: PeerBacklog(client, "bench.backlog", Shape.ACK_MANY, _BACKLOG_COUNT)
+        ),
     ),
     Workload(
         "durable-confirm-one",
         _confirm(consumed=False),
         _percentiles("publish one, wait for confirm", 1.0, None),
+        others=_others(
+            lambda client: PeerConfirmLatency(client, "bench.confirm.kept", consumed=False)
+        ),
     ),
     Workload(
         "durable-confirm-consumed",
         _confirm(consumed=True),
         _percentiles("the same, consumer acks each", 1.0, None),
+        others=_others(
+            lambda client: PeerConfirmLatency(client, "bench.confirm.consumed", consumed=True)
+        ),
     ),
     Workload(
         "late-delayed",
@@ -272,6 +315,9 @@ _LOG = (
         (
             *_rate("log: publish with confirms", 1.2, "fill"),
             *_rate("log: replay from first", 1.5, "drain"),
+        ),
+        others=_others(
+            lambda client: PeerBacklog(client, "bench.log", Shape.LOG, _LOG_COUNT, replays=2)
         ),
     ),
     Workload(
@@ -320,6 +366,7 @@ _FOOTPRINT = (
             Measure("idle", "resident when idle", Unit.MEGABYTES, 2.0),
             Measure("connection", "1,000 idle connections, each", Unit.KILOBYTES),
         ),
+        others=dict.fromkeys(CLIENTS, Footprint()),
     ),
 )
 

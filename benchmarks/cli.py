@@ -17,12 +17,14 @@ from rich.console import Console
 from benchmarks import catalogue, ceiling, chart, report, runner
 from benchmarks.brokers import Kind, RunningBroker, StartError, start
 from benchmarks.connection import Connection
-from benchmarks.debian import ensure_rabbitmq
+from benchmarks.debian import ensure_installed
+from benchmarks.peers.registry import CLIENTS
 from benchmarks.scenarios.base import RunLength
 from benchmarks.spark import suite as spark
 from benchmarks.workers import RunError
 
-_PLAIN_WIDTH = 120
+_PLAIN_WIDTH = 160
+_BROKERS = {"both": list(catalogue.BOTH), "all": list(Kind)}
 _FULL = runner.Plan(rounds=3, length=RunLength(seconds=4.0))
 _QUICK = runner.Plan(rounds=1, length=RunLength(seconds=2.0, share=0.1))
 
@@ -64,16 +66,15 @@ def _run(
     console: Console, workloads: Sequence[catalogue.Workload], options: argparse.Namespace
 ) -> int:
     plan = _QUICK if options.quick else _FULL
-    kinds = list(Kind) if options.broker == "both" else [Kind(options.broker)]
-    if Kind.RABBITMQ in kinds:
-        ensure_rabbitmq(console.print)
+    kinds = [
+        kind
+        for kind in _BROKERS.get(options.broker) or [Kind(options.broker)]
+        if any(workload.maybe_scenario(kind) for workload in workloads)
+    ]
     results: list[runner.Result] = []
     with contextlib.ExitStack() as stack:
         status = stack.enter_context(console.status("starting the brokers"))
-        brokers: dict[Kind, RunningBroker] = {}
-        for kind in kinds:
-            brokers[kind] = start(kind)
-            stack.callback(brokers[kind].stop)
+        brokers = start_all(stack, kinds, console)
         versions = {kind: _version(broker) for kind, broker in brokers.items()}
         # An interrupted benchmark still reports the finished workloads.
         with contextlib.suppress(KeyboardInterrupt):
@@ -120,7 +121,21 @@ def _publish(
         options.chart.write_text(chart.svg(rows))
 
 
+def start_all(
+    stack: contextlib.ExitStack, kinds: Sequence[Kind], console: Console
+) -> dict[Kind, RunningBroker]:
+    """Start a broker of each kind, installed if it is missing; they stop with `stack`."""
+    brokers: dict[Kind, RunningBroker] = {}
+    for kind in kinds:
+        ensure_installed(kind, console.print)
+        brokers[kind] = start(kind)
+        stack.callback(brokers[kind].stop)
+    return brokers
+
+
 def _version(broker: RunningBroker) -> str:
+    if client := CLIENTS.get(broker.kind):
+        return f"{broker.kind.label} {client.version(broker.address)}"
     with Connection(broker.address) as connection:
         server = connection.server
     return f"{broker.kind.label} {server.get('version', '')}".strip()
@@ -134,7 +149,8 @@ def _allow_many_files() -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Leveret and RabbitMQ under the same load."
+        prog="python -m benchmarks",
+        description="Leveret, RabbitMQ, NATS and Redis under the same load.",
     )
     parser.add_argument("--only", metavar="PATTERN", help="workloads by name or glob")
     parser.add_argument("--quick", action="store_true", help="one round of 2 s each")
@@ -142,7 +158,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="replace the results in FILE")
     parser.add_argument("--chart", metavar="FILE", type=Path, help="write a bar chart as SVG")
     parser.add_argument(
-        "--broker", choices=[*map(str, Kind), "both"], default="both", help="brokers to run"
+        "--broker",
+        choices=[*map(str, Kind), *_BROKERS],
+        default="all",
+        help="one broker, both AMQP brokers, or all (the default)",
     )
     parser.add_argument(
         "--ceiling", action="store_true", help="measure only the load generator, and exit"

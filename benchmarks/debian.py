@@ -1,4 +1,4 @@
-"""Installs RabbitMQ from Debian's packages if it is missing, without starting its service."""
+"""Installs brokers from Debian's packages if they are missing, without starting their services."""
 
 import os
 import shutil
@@ -7,26 +7,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.brokers import RABBITMQ_SERVER, StartError
+from benchmarks.brokers import NATS_SERVER, RABBITMQ_SERVER, REDIS_SERVER, Kind, StartError
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _REFUSE_STARTS = "#!/bin/sh\nexit 101\n"
+_PACKAGES = {
+    Kind.RABBITMQ: (RABBITMQ_SERVER, "rabbitmq-server"),
+    Kind.NATS: (NATS_SERVER, "nats-server"),
+    Kind.REDIS: (REDIS_SERVER, "redis-server"),
+}
 
 
-def ensure_rabbitmq(report: Callable[[str], None]) -> None:
-    """Install rabbitmq-server with apt-get if it is missing."""
-    if RABBITMQ_SERVER.exists():
+def ensure_installed(kind: Kind, report: Callable[[str], None]) -> None:
+    """Install the package of a broker with apt-get if its program is missing."""
+    if kind not in _PACKAGES:
+        return
+    program, package = _PACKAGES[kind]
+    if program.exists():
         return
     if not shutil.which("apt-get"):
         raise StartError(
-            "RabbitMQ is missing and there is no apt-get: install RabbitMQ, then try again"
+            f"{kind.label} is missing and there is no apt-get: install {program}, then try again"
         )
     if os.geteuid() != 0:
-        raise StartError("RabbitMQ is missing: run `sudo apt-get install rabbitmq-server` first")
-    report("installing rabbitmq-server from Debian's packages (it is not started as a service)")
+        raise StartError(f"{kind.label} is missing: run `sudo apt-get install {package}` first")
+    report(f"installing {package} from Debian's packages (it is not started as a service)")
     with _no_service_starts():
         _apt_get("update")
-        _apt_get("install", "-y", "--no-install-recommends", "rabbitmq-server")
+        _apt_get("install", "-y", "--no-install-recommends", package)
+    if not program.exists():
+        raise StartError(f"{package} is installed, but {program} does not exist")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from benchmarks.brokers import Kind
 from benchmarks.figures import median, shown
+from benchmarks.peers.registry import CLIENTS
 from benchmarks.runner import Result, Row
 
 _BUSY_SHARE = 0.9
@@ -19,13 +20,16 @@ _MARKS = ("<!-- results -->", "<!-- end of results -->")
 
 
 def table(rows: Sequence[Row], versions: Mapping[Kind, str]) -> Table:
-    view = Table(title="Leveret and RabbitMQ, same machine, same run", title_justify="left")
+    view = Table(title="All brokers on the same machine, in the same run", title_justify="left")
     view.add_column("workload", no_wrap=True)
     view.add_column(versions.get(Kind.LEVERET, Kind.LEVERET.label), justify="right")
     view.add_column(versions.get(Kind.RABBITMQ, Kind.RABBITMQ.label), justify="right")
     view.add_column("times better", justify="right")
     view.add_column("goal", justify="right", no_wrap=True)
     view.add_column("met", justify="center")
+    others = _others(rows)
+    for kind in others:
+        view.add_column(versions.get(kind, kind.label), justify="right")
     for row in rows:
         view.add_row(
             row.label,
@@ -34,8 +38,14 @@ def table(rows: Sequence[Row], versions: Mapping[Kind, str]) -> Table:
             "-" if row.ratio is None else f"{row.ratio:.2f}x",
             row.goal or "-",
             _verdict(row),
+            *(_figure(row, row.figures.get(kind)) for kind in others),
         )
     return view
+
+
+def _others(rows: Sequence[Row]) -> list[Kind]:
+    """The brokers besides Leveret and RabbitMQ that have a figure."""
+    return [kind for kind in CLIENTS if any(kind in row.figures for row in rows)]
 
 
 def _figure(row: Row, value: float | None) -> str:
@@ -63,7 +73,7 @@ def show(
     others = median([share for result in results for share in result.other_cores] or [0.0])
     if others > _OTHER_CORES:
         console.print(
-            f"[yellow]other programs used {others:.1f} cores during the run: both brokers would be "
+            f"[yellow]other programs used {others:.1f} cores during the run: all brokers would be "
             "faster on an idle machine, and latencies are unreliable on a busy one[/]"
         )
     for result in results:
@@ -73,16 +83,19 @@ def show(
 
 
 def markdown(rows: Sequence[Row], versions: Mapping[Kind, str]) -> str:
-    ours, theirs = (versions.get(kind, kind.label) for kind in Kind)
+    ours, theirs = (versions.get(kind, kind.label) for kind in (Kind.LEVERET, Kind.RABBITMQ))
+    others = _others(rows)
+    names = "".join(f" {versions.get(kind, kind.label)} |" for kind in others)
     lines = [
-        f"| workload | {ours} | {theirs} | times better | goal | met |",
-        "|---|--:|--:|--:|--:|:-:|",
+        f"| workload | {ours} | {theirs} | times better | goal | met |{names}",
+        "|---|--:|--:|--:|--:|:-:|" + "--:|" * len(others),
     ]
     for row in rows:
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
         verdict = {True: "yes", False: "**no**", None: "-"}[row.met]
         figures = f"{_figure(row, row.leveret)} | {_figure(row, row.rabbitmq)}"
-        lines.append(f"| {row.label} | {figures} | {ratio} | {row.goal or '-'} | {verdict} |")
+        rest = "".join(f" {_figure(row, row.figures.get(kind))} |" for kind in others)
+        lines.append(f"| {row.label} | {figures} | {ratio} | {row.goal or '-'} | {verdict} |{rest}")
     return "\n".join(lines) + "\n"
 
 
@@ -117,8 +130,7 @@ def _row_document(row: Row) -> dict[str, Any]:
         "name": row.name,
         "label": row.label,
         "unit": None if row.unit is None else str(row.unit),
-        "leveret": row.leveret,
-        "rabbitmq": row.rabbitmq,
+        **{str(kind): row.figures.get(kind) for kind in Kind},
         "times_better": row.ratio,
         "goal": row.goal or None,
         "met": row.met,

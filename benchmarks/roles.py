@@ -8,9 +8,9 @@ receives nothing for STALL_SECONDS, it reports how many messages are missing.
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pamqp import commands
 
@@ -22,6 +22,13 @@ from benchmarks.workers import DeliveryCounts, Report, RunError
 STALL_SECONDS = 20.0
 _RECEIVE_BYTES = 1 << 18
 _CONFIRM_BYTES = 1 << 16
+
+
+class Confirms(Protocol):
+    """Counts confirms in received bytes."""
+
+    def feed(self, data: bytes) -> int:
+        """Count received bytes; returns the number of confirmed publishes so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,40 +74,55 @@ class Publisher:
     def work(self, counts: DeliveryCounts) -> Report:
         started = time.monotonic()
         sock = self._connection.raw_socket()
-        sent = self._send_confirmed(sock) if self.window else self._send_all(sock)
+        parts = parts_to_send(self._parts, self.seconds, self.count // self.part)
+        if self.window:
+            sent = send_confirmed(sock, parts, ConfirmCounter(), self.window, self.part)
+        else:
+            sent = self._send_all(sock, parts)
         finished = time.monotonic()
         self._connection.close()
         return Report(sent, started, finished)
 
-    def _parts_to_send(self) -> Iterator[memoryview]:
-        """Parts of the blob in turn, until the time or the count is reached."""
-        deadline = time.monotonic() + self.seconds if not self.count else float("inf")
-        left = self.count // self.part if self.count else -1
-        while left and time.monotonic() < deadline:
-            for part in self._parts:
-                yield part
-                left -= 1
-                if not left or time.monotonic() >= deadline:
-                    return
-
-    def _send_all(self, sock: socket.socket) -> int:
+    def _send_all(self, sock: socket.socket, parts: Iterator[memoryview]) -> int:
         sent = 0
-        for part in self._parts_to_send():
+        for part in parts:
             sock.sendall(part)
             sent += self.part
         return sent
 
-    def _send_confirmed(self, sock: socket.socket) -> int:
-        confirms, sent, confirmed = ConfirmCounter(), 0, 0
-        room = self.window - self.part
-        for part in self._parts_to_send():
-            sock.sendall(part)
-            sent += self.part
-            while sent - confirmed > room:
-                confirmed = confirms.feed(receive_or_stall(sock, sent - confirmed))
-        while confirmed < sent:
+
+def parts_to_send(
+    parts: Sequence[memoryview], seconds: float, limit: int = 0
+) -> Iterator[memoryview]:
+    """The parts of a blob in turn, for `seconds` and up to `limit` parts; 0 is no bound."""
+    deadline = time.monotonic() + seconds if seconds else float("inf")
+    left = limit or -1
+    while left and time.monotonic() < deadline:
+        for part in parts:
+            yield part
+            left -= 1
+            if not left or time.monotonic() >= deadline:
+                return
+
+
+def send_confirmed(
+    sock: socket.socket,
+    parts: Iterator[memoryview],
+    confirms: Confirms,
+    window: int,
+    part_messages: int,
+) -> int:
+    """Send parts of `part_messages` each, with up to `window` messages unconfirmed."""
+    sent, confirmed = 0, 0
+    room = window - part_messages
+    for part in parts:
+        sock.sendall(part)
+        sent += part_messages
+        while sent - confirmed > room:
             confirmed = confirms.feed(receive_or_stall(sock, sent - confirmed))
-        return sent
+    while confirmed < sent:
+        confirmed = confirms.feed(receive_or_stall(sock, sent - confirmed))
+    return sent
 
 
 def receive_or_stall(sock: socket.socket, missing: int) -> bytes:

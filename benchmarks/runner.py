@@ -1,7 +1,7 @@
 """Runs workloads: alternately on the brokers, in several short rounds; the figures are medians.
 
-Both brokers are running all the time, and each is idle while the other one is measured; before
-each run the runner waits until neither uses the CPU. A run that fails (lost messages, broken
+All brokers are running all the time, and each is idle while another one is measured; before each
+run the runner waits until none uses the CPU. A run that fails (lost messages, broken
 framing, an AMQP error) ends its workload on that broker and is reported; the others continue.
 """
 
@@ -17,7 +17,7 @@ from benchmarks.brokers import Kind, RunningBroker, StartError
 from benchmarks.catalogue import Growth, Measure, Workload
 from benchmarks.connection import RefusedError
 from benchmarks.figures import Unit, median, times_better
-from benchmarks.scenarios.base import Outcome, RunLength
+from benchmarks.scenarios.base import Outcome, RunLength, Scenario
 from benchmarks.workers import RunError
 
 _IDLE_SHARE = 0.05
@@ -60,11 +60,18 @@ class Row:
     name: str
     label: str
     unit: Unit | None
-    leveret: float | None
-    rabbitmq: float | None
+    figures: Mapping[Kind, float]
     ratio: float | None
     goal: str
     met: bool | None
+
+    @property
+    def leveret(self) -> float | None:
+        return self.figures.get(Kind.LEVERET)
+
+    @property
+    def rabbitmq(self) -> float | None:
+        return self.figures.get(Kind.RABBITMQ)
 
 
 def select(workloads: Sequence[Workload], pattern: str | None) -> list[Workload]:
@@ -88,9 +95,11 @@ def measure(
 ) -> Result:
     """Run one workload on every broker that it is defined for."""
     result = Result(workload)
-    targets = [brokers[kind] for kind in workload.brokers if kind in brokers]
+    found = {kind: workload.maybe_scenario(kind) for kind in brokers}
+    scenarios = {kind: scenario for kind, scenario in found.items() if scenario}
+    targets = [brokers[kind] for kind in scenarios]
     for broker in targets:
-        _attempt(result, broker, lambda b: workload.scenario.prepare(b))
+        attempt(result, broker, lambda b: scenarios[b.kind].prepare(b))
     rounds = plan.rounds if workload.rounds is None else min(plan.rounds, workload.rounds)
     for number in range(rounds):
         for broker in targets if number % 2 == 0 else reversed(targets):
@@ -98,15 +107,15 @@ def measure(
                 continue
             say(f"{workload.name}: round {number + 1} of {rounds} on {broker.kind}")
             wait_until_idle(brokers.values())
-            _attempt(result, broker, lambda b: _run_once(result, b, plan.length))
+            attempt(result, broker, lambda b: _run_once(result, scenarios[b.kind], b, plan.length))
     for broker in targets:
-        _attempt(result, broker, lambda b: workload.scenario.clean_up(b))
+        attempt(result, broker, lambda b: scenarios[b.kind].clean_up(b))
     return result
 
 
-def _run_once(result: Result, broker: RunningBroker, length: RunLength) -> None:
+def _run_once(result: Result, scenario: Scenario, broker: RunningBroker, length: RunLength) -> None:
     cpu, machine, began = broker.cpu_seconds(), _machine_seconds(), time.monotonic()
-    outcome = result.workload.scenario.run(broker, length)
+    outcome = scenario.run(broker, length)
     elapsed = time.monotonic() - began
     cpu, machine = broker.cpu_seconds() - cpu, _machine_seconds() - machine
     result.outcomes.setdefault(broker.kind, []).append(outcome)
@@ -121,7 +130,7 @@ def _machine_seconds() -> float:
     return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
-def _attempt(result: Result, broker: RunningBroker, step: Callable[[RunningBroker], None]) -> None:
+def attempt(result: Result, broker: RunningBroker, step: Callable[[RunningBroker], None]) -> None:
     try:
         step(broker)
     except _FAILURES as error:
@@ -151,8 +160,9 @@ def rows(results: Sequence[Result], growths: Sequence[Growth]) -> list[Row]:
 
 
 def _row(result: Result, measure: Measure) -> Row:
-    ours = result.figure(Kind.LEVERET, measure.key)
-    theirs = result.figure(Kind.RABBITMQ, measure.key)
+    found = {kind: result.figure(kind, measure.key) for kind in Kind}
+    figures = {kind: figure for kind, figure in found.items() if figure is not None}
+    ours, theirs = figures.get(Kind.LEVERET), figures.get(Kind.RABBITMQ)
     ratio = None if ours is None or theirs is None else times_better(measure.unit, ours, theirs)
     goal = [] if measure.goal is None else [f"≥ {measure.goal:g}x"]
     goal += [] if measure.limit is None else [f"≤ {measure.limit:g} {measure.unit}"]
@@ -160,8 +170,7 @@ def _row(result: Result, measure: Measure) -> Row:
         name=f"{result.workload.name}/{measure.key}",
         label=measure.label,
         unit=measure.unit,
-        leveret=ours,
-        rabbitmq=theirs,
+        figures=figures,
         ratio=ratio,
         goal=", ".join(goal),
         met=_is_met(measure, ours, ratio),
@@ -188,8 +197,7 @@ def _growth_row(growth: Growth, small: Result, large: Result) -> Row:
         name=growth.name,
         label=growth.label,
         unit=None,
-        leveret=ours,
-        rabbitmq=costs.get(Kind.RABBITMQ),
+        figures=costs,
         ratio=None,
         goal=f"≤ {growth.limit:g}x",
         met=None if ours is None else ours <= growth.limit,

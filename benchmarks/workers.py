@@ -6,6 +6,7 @@ parent creates the shared counters; each consumer writes only its own slot, the 
 process id, so that no run leaves processes behind.
 """
 
+import contextlib
 import gc
 import multiprocessing
 import resource
@@ -157,7 +158,8 @@ def _main(role: Role, pipe: Pipe, counts: DeliveryCounts) -> None:
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
     except Exception as error:  # noqa: BLE001 - every error is sent to the parent
-        pipe.send(f"{type(role).__name__}: {type(error).__name__}: {error}")
+        with contextlib.suppress(BrokenPipeError):  # which may have gone after another error
+            pipe.send(f"{type(role).__name__}: {type(error).__name__}: {error}")
 
 
 def _cpu_seconds() -> float:

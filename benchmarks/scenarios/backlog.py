@@ -10,7 +10,7 @@ from benchmarks.roles import Consumer, Publisher, Stream
 from benchmarks.scenarios.base import Outcome, RunLength
 from benchmarks.scenarios.flow import check_count
 from benchmarks.topology import Topology
-from benchmarks.workers import Report, RunError, WorkerPool
+from benchmarks.workers import Report, Role, RunError, WorkerPool
 
 _TIMEOUT = 300.0
 
@@ -46,17 +46,15 @@ class Backlog:
                 raise RunError(f"{left:,} messages are left in the queue although all were acked")
         finally:
             self.topology.delete(address)
-        return Outcome({"fill": _rate([filled]), "drain": _rate(drained)}, (filled, *drained))
+        figures = {"fill": total_rate([filled]), "drain": total_rate(drained)}
+        return Outcome(figures, (filled, *drained))
 
     def clean_up(self, broker: RunningBroker) -> None:
         """Does nothing: a run leaves nothing behind."""
 
     def _fill(self, address: Address, count: int) -> Report:
         publisher = Publisher(address, self.stream, count=count, window=self.window)
-        with WorkerPool([publisher]) as pool:
-            pool.go()
-            (report,) = pool.reports(slice(None), _TIMEOUT)
-        return report
+        return run_fill(publisher)
 
     def _drain(self, address: Address, count: int) -> Report:
         consumer = Consumer(
@@ -68,14 +66,26 @@ class Backlog:
             late=True,
             arguments=self.arguments,
         )
-        with WorkerPool([consumer], consumers=1) as pool:
-            pool.counts.expect(count)
-            pool.go()
-            reports = pool.reports(slice(None), _TIMEOUT)
-        check_count(reports, count)
-        return reports[0]
+        return run_drain(consumer, count)
 
 
-def _rate(reports: Sequence[Report]) -> float:
+def run_fill(publisher: Role, within: float = _TIMEOUT) -> Report:
+    with WorkerPool([publisher]) as pool:
+        pool.go()
+        (report,) = pool.reports(slice(None), within)
+    return report
+
+
+def run_drain(consumer: Role, count: int) -> Report:
+    """Run a consumer that must receive exactly `count` messages."""
+    with WorkerPool([consumer], consumers=1) as pool:
+        pool.counts.expect(count)
+        pool.go()
+        reports = pool.reports(slice(None), _TIMEOUT)
+    check_count(reports, count)
+    return reports[0]
+
+
+def total_rate(reports: Sequence[Report]) -> float:
     elapsed = sum(report.finished - report.started for report in reports)
     return sum(report.count for report in reports) / elapsed

@@ -15,7 +15,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.brokers import HOST, Kind, RunningBroker, start
+from benchmarks.brokers import HOST, RunningBroker
 from benchmarks.scenarios.base import Outcome, RunLength
 from benchmarks.scenarios.flow import Flow
 from benchmarks.workers import Report
@@ -42,9 +42,11 @@ class Cost:
         workers: list[Report] = []
         with contextlib.ExitStack() as stack:
             with_settings = {**self.with_feature, "LEVERET_HTTP_PORT": str(port)}
-            enabled = stack.enter_context(_started(with_settings))
+            enabled = stack.enter_context(_started(broker, with_settings))
             is_same = self.with_feature == self.without
-            disabled = enabled if is_same else stack.enter_context(_started(self.without))
+            disabled = enabled
+            if not is_same:
+                disabled = stack.enter_context(_started(broker, self.without))
             for target in (enabled,) if is_same else (enabled, disabled):
                 self.flow.prepare(target)
             if self.polled:
@@ -78,8 +80,8 @@ class Cost:
 
 
 @contextlib.contextmanager
-def _started(settings: Mapping[str, str]) -> Iterator[RunningBroker]:
-    running = start(Kind.LEVERET, settings)
+def _started(broker: RunningBroker, settings: Mapping[str, str]) -> Iterator[RunningBroker]:
+    running = broker.another(settings)
     try:
         yield running
     finally:

@@ -13,7 +13,7 @@ from benchmarks.connection import Address
 from benchmarks.roles import Consumer, Publisher, Stream
 from benchmarks.scenarios.base import Outcome, RunLength
 from benchmarks.topology import Topology
-from benchmarks.workers import Report, RunError, WorkerPool
+from benchmarks.workers import Report, Role, RunError, WorkerPool
 
 _DRAIN_TIMEOUT = 180.0
 
@@ -40,17 +40,10 @@ class Flow:
     def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
         publishers = [self._publisher(broker.address, s, length) for s in self.streams]
         consumers = self._consumers(broker.address)
-        with WorkerPool([*publishers, *consumers], consumers=len(consumers)) as pool:
-            pool.go()
-            sent = pool.reports(slice(len(publishers)), length.seconds + _DRAIN_TIMEOUT)
-            expected = self.copies * sum(report.count for report in sent)
-            pool.counts.expect(expected)
-            got = pool.reports(slice(len(publishers), None), _DRAIN_TIMEOUT)
-        check_count(got, expected)
+        outcome = run_flow(publishers, consumers, length.seconds, self.copies)
         if self.settles and (left := self.topology.wait_empty(broker.address)):
             raise RunError(f"{left:,} messages are left in the queues although all were acked")
-        elapsed = max(r.finished for r in [*sent, *got]) - min(r.started for r in sent)
-        return Outcome({"rate": expected / elapsed}, (*sent, *got))
+        return outcome
 
     def clean_up(self, broker: RunningBroker) -> None:
         self.topology.delete(broker.address)
@@ -73,6 +66,21 @@ class Flow:
             )
             for slot in range(self.consumers)
         ]
+
+
+def run_flow(
+    publishers: Sequence[Role], consumers: Sequence[Role], seconds: float, copies: int = 1
+) -> Outcome:
+    """Run all of them together; each message must be delivered `copies` times."""
+    with WorkerPool([*publishers, *consumers], consumers=len(consumers)) as pool:
+        pool.go()
+        sent = pool.reports(slice(len(publishers)), seconds + _DRAIN_TIMEOUT)
+        expected = copies * sum(report.count for report in sent)
+        pool.counts.expect(expected)
+        got = pool.reports(slice(len(publishers), None), _DRAIN_TIMEOUT)
+    check_count(got, expected)
+    elapsed = max(r.finished for r in [*sent, *got]) - min(r.started for r in sent)
+    return Outcome({"rate": expected / elapsed}, (*sent, *got))
 
 
 def check_count(reports: Sequence[Report], expected: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pamqp import commands
 
-from benchmarks.brokers import Kind, RunningBroker, start
+from benchmarks.brokers import RunningBroker
 from benchmarks.connection import Connection
 from benchmarks.frames import delivery_mode
 from benchmarks.scenarios.base import Outcome, RunLength
@@ -45,9 +45,9 @@ class FullRestart:
         queues = max(1, int(self.queues * length.share))
         each = self.messages // self.queues
         with tempfile.TemporaryDirectory(prefix="leveret-bench-restart-") as home:
-            start(Kind.LEVERET, data=Path(home)).stop()  # makes the user
+            broker.another(data=Path(home)).stop()  # makes the user
             asyncio.run(self._write(Path(home), queues, each))
-            running = start(Kind.LEVERET, data=Path(home))
+            running = broker.another(data=Path(home))
             try:
                 cpu, memory = running.cpu_seconds(), running.resident()
                 _check(running, queues, each)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pamqp import commands
 
-from benchmarks.brokers import Kind, RunningBroker, start
+from benchmarks.brokers import RunningBroker
 from benchmarks.connection import Address, Connection
 from benchmarks.scenarios.base import Outcome, RunLength
 from benchmarks.workers import RunError
@@ -33,14 +33,14 @@ class IdleQueues:
         count = max(1, int(self.queues * length.share))
         with tempfile.TemporaryDirectory(prefix="leveret-bench-idle-") as home:
             data = Path(home)
-            running = start(Kind.LEVERET, data=data)
+            running = broker.another(data=data)
             try:
                 empty = _settled_memory(running)
                 self._declare(running.address, count)
                 declared = _settled_memory(running)
             finally:
                 running.stop()
-            running = start(Kind.LEVERET, data=data)
+            running = broker.another(data=data)
             try:
                 with Connection(running.address) as connection:
                     _check(connection, count)

@@ -7,10 +7,9 @@ which includes late imports, is reported separately.
 
 import statistics
 import subprocess
-import sys
 from dataclasses import dataclass
 
-from benchmarks.brokers import RunningBroker
+from benchmarks.brokers import Checkout, RunningBroker
 from benchmarks.scenarios.base import Outcome, RunLength
 
 _PROGRAM = """
@@ -49,7 +48,7 @@ class InProcess:
     def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
         figures: dict[str, float] = {}
         for api in ("asyncio", "threaded"):
-            first, *later = self._measure(api)
+            first, *later = self._measure(api, broker.checkout)
             figures[f"{api}-first"] = first * 1000
             figures[api] = statistics.median(later) * 1000
         return Outcome(figures)
@@ -57,7 +56,14 @@ class InProcess:
     def clean_up(self, broker: RunningBroker) -> None:
         """Does nothing: a run leaves nothing behind."""
 
-    def _measure(self, api: str) -> list[float]:
-        command = [sys.executable, "-c", _PROGRAM, api, str(max(2, self.starts))]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    def _measure(self, api: str, checkout: Checkout) -> list[float]:
+        done = subprocess.run(
+            [checkout.python, "-c", _PROGRAM, api, str(max(2, self.starts))],
+            cwd=checkout.root,
+            env=checkout.environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         return [float(line) for line in done.stdout.split()]

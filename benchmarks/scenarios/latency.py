@@ -42,10 +42,10 @@ class SteadyLatency:
             FixedRatePublisher(broker.address, queue, self.rate, length.seconds),
             LatencyConsumer(broker.address, queue),
         ]
-        sent, got = _run_pair(roles, length)
+        sent, got = run_pair(roles, length)
         if sent.count != got.count:
             raise RunError(f"{sent.count:,} deliveries expected, {got.count:,} received")
-        return _latency_outcome(got, (sent, got))
+        return latency_outcome(got, (sent, got))
 
     def clean_up(self, broker: RunningBroker) -> None:
         self.topology.delete(broker.address)
@@ -90,11 +90,11 @@ class Lateness:
             exchange=_WAITING if self.is_delayed else "",
             properties=ContentHeader(0, 0, properties).marshal()[12:],
         )
-        sent, got = _run_pair([publisher, LatencyConsumer(broker.address, _LATE)], length)
+        sent, got = run_pair([publisher, LatencyConsumer(broker.address, _LATE)], length)
         if sent.count != got.count:
             raise RunError(f"{sent.count:,} deliveries expected, {got.count:,} received")
         late = tuple(age - _DELAY_MS / 1000 for age in got.latencies)
-        return _latency_outcome(replace(got, latencies=late), (sent, got))
+        return latency_outcome(replace(got, latencies=late), (sent, got))
 
     def clean_up(self, broker: RunningBroker) -> None:
         calls: list[Any] = [commands.Queue.Delete(queue=_LATE)]
@@ -123,15 +123,12 @@ class ConfirmLatency:
         (queue,) = self.topology.queues
         publisher = SerialPublisher(broker.address, queue, length.seconds)
         if not self.consumed:
-            with WorkerPool([publisher]) as pool:
-                pool.go()
-                (sent,) = pool.reports(slice(None), length.seconds + _TIMEOUT)
-            return _latency_outcome(sent, (sent,))
+            return run_serial(publisher, length)
         consumer = Consumer(broker.address, (queue,), 0, ack_every=1)
-        sent, got = _run_pair([publisher, consumer], length)
+        sent, got = run_pair([publisher, consumer], length)
         if sent.count != got.count:
             raise RunError(f"{sent.count:,} deliveries expected, {got.count:,} received")
-        return _latency_outcome(sent, (sent, got))
+        return latency_outcome(sent, (sent, got))
 
     def clean_up(self, broker: RunningBroker) -> None:
         self.topology.delete(broker.address)
@@ -152,16 +149,23 @@ class RequestReply:
             Requester(broker.address, queue, length.seconds),
             Responder(broker.address, queue),
         ]
-        requests, replies = _run_pair(roles, length)
+        requests, replies = run_pair(roles, length)
         if requests.count != replies.count:
             raise RunError(f"{requests.count:,} requests, {replies.count:,} replies")
-        return _latency_outcome(requests, (requests, replies))
+        return latency_outcome(requests, (requests, replies))
 
     def clean_up(self, broker: RunningBroker) -> None:
         self.topology.delete(broker.address)
 
 
-def _run_pair(roles: list[Role], length: RunLength) -> tuple[Report, Report]:
+def run_serial(publisher: Role, length: RunLength) -> Outcome:
+    with WorkerPool([publisher]) as pool:
+        pool.go()
+        (sent,) = pool.reports(slice(None), length.seconds + _TIMEOUT)
+    return latency_outcome(sent, (sent,))
+
+
+def run_pair(roles: list[Role], length: RunLength) -> tuple[Report, Report]:
     with WorkerPool(roles, consumers=1) as pool:
         pool.go()
         (first,) = pool.reports(slice(1), length.seconds + _TIMEOUT)
@@ -170,7 +174,7 @@ def _run_pair(roles: list[Role], length: RunLength) -> tuple[Report, Report]:
     return first, second
 
 
-def _latency_outcome(report: Report, all_reports: tuple[Report, ...]) -> Outcome:
+def latency_outcome(report: Report, all_reports: tuple[Report, ...]) -> Outcome:
     figures = {
         "rate": report.count / (report.finished - report.started),
         "p50": percentile(report.latencies, 50) * 1000,

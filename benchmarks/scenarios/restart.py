@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pamqp import commands
 
-from benchmarks.brokers import Kind, RunningBroker, start
+from benchmarks.brokers import RunningBroker
 from benchmarks.connection import Address, Connection
 from benchmarks.frames import delivery_mode
 from benchmarks.roles import Consumer
@@ -42,13 +42,13 @@ class LongLog:
         count, tail = each * self.segments, int(self.tail * length.share)
         with tempfile.TemporaryDirectory(prefix="leveret-bench-log-") as home:
             data = Path(home)
-            first = start(Kind.LEVERET, data=data)
+            first = broker.another(data=data)
             try:
                 self.topology.declare(first.address)
             finally:
                 first.stop()
             self._write(data, each)
-            running = start(Kind.LEVERET, data=data)
+            running = broker.another(data=data)
             try:
                 self._check(running.address, count)
                 read = self._read(running.address, count - tail, tail)

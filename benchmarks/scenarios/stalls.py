@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.brokers import Kind, RunningBroker, start
+from benchmarks.brokers import RunningBroker
 from benchmarks.figures import percentile
 from benchmarks.latency_roles import SteadyPublisher
 from benchmarks.loop_probe import FILE_VARIABLE, read_waits
@@ -59,7 +59,7 @@ class Stalls:
     def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
         with tempfile.NamedTemporaryFile(prefix="leveret-bench-probe-") as probe:
             waits = Path(probe.name)
-            with _started(waits) as target:
+            with _started(broker, waits) as target:
                 target.request("GET", "/api/overview")  # the first request loads the HTTP API
                 self.work.prepare(target, length.share)
                 steady, worker = self._measure(target, length.share)
@@ -96,10 +96,10 @@ class Stalls:
 
 
 @contextlib.contextmanager
-def _started(waits: Path) -> Iterator[Target]:
+def _started(broker: RunningBroker, waits: Path) -> Iterator[Target]:
     port = free_port()
     settings = {"LEVERET_HTTP_PORT": str(port), FILE_VARIABLE: str(waits)}
-    running = start(Kind.LEVERET, settings, module="benchmarks.loop_probe")
+    running = broker.another(settings, module="benchmarks.loop_probe")
     try:
         yield Target(running.address, port)
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pamqp import commands
 
-from benchmarks.brokers import RunningBroker, start
+from benchmarks.brokers import RunningBroker
 from benchmarks.connection import Connection
 from benchmarks.frames import delivery_mode, publish
 from benchmarks.scenarios.base import Outcome, RunLength
@@ -35,7 +35,7 @@ class TransientFlood:
     def run(self, broker: RunningBroker, length: RunLength) -> Outcome:
         count = max(1, int(self.count * length.share) // _CHUNK) * _CHUNK
         with tempfile.TemporaryDirectory(prefix="leveret-bench-flood-") as home:
-            fresh = start(broker.kind, data=Path(home))
+            fresh = broker.another(data=Path(home))
             try:
                 with Connection(fresh.address) as connection:
                     before = fresh.resident()
