@@ -9,12 +9,12 @@ import contextlib
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import catalogue, ceiling, chart, report, runner
+from benchmarks import against, catalogue, ceiling, chart, report, runner
 from benchmarks.brokers import Kind, RunningBroker, StartError, start
 from benchmarks.connection import Connection
 from benchmarks.debian import ensure_installed
@@ -34,15 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     if not console.is_terminal:
         console.width = _PLAIN_WIDTH
-    if options.list:
-        for workload in catalogue.WORKLOADS:
-            labels = "; ".join(measure.label for measure in workload.measures)
-            console.print(f"{workload.name:26} {labels}", highlight=False)
-        for name, label in spark.names().items():
-            console.print(f"{name:26} {label}", highlight=False)
-        return 0
-    if options.ceiling:
-        for line in ceiling.lines():
+    if options.list or options.ceiling:
+        for line in _list() if options.list else ceiling.lines():
             console.print(line, highlight=False)
         return 0
     workloads = runner.select(catalogue.WORKLOADS, options.only)
@@ -54,12 +47,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # SIGTERM must not leave the brokers running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        if options.against:
+            return _run_against(console, workloads, options)
         if spark_workloads:
             return _run_spark(console, spark_workloads, options)
         return _run(console, workloads, options)
     except StartError as error:
         console.print(str(error), markup=False)
         return 2
+
+
+def _list() -> Iterator[str]:
+    for workload in catalogue.WORKLOADS:
+        labels = "; ".join(measure.label for measure in workload.measures)
+        yield f"{workload.name:26} {labels}"
+    for name, label in spark.names().items():
+        yield f"{name:26} {label}"
 
 
 def _run(
@@ -83,6 +86,22 @@ def _run(
         status.update("stopping the brokers")
     _publish(console, results, versions, options)
     return 1 if any(result.errors for result in results) else 0
+
+
+def _run_against(
+    console: Console, workloads: Sequence[catalogue.Workload], options: argparse.Namespace
+) -> int:
+    plan = against.QUICK if options.quick else against.FULL
+    chosen = against.selected(workloads, by_name=bool(options.only))
+    if not chosen:
+        console.print(f"--against has no workload {options.only!r}: --list shows all of them")
+        return 2
+    with console.status("") as status:
+        comparisons = against.run(chosen, options.against, plan, status.update)
+    against.show(console, comparisons, options.against)
+    if options.json:
+        options.json.write_text(report.dumps(against.document(comparisons, options.against)))
+    return 1 if any(comparison.errors for comparison in comparisons) else 0
 
 
 def _run_spark(console: Console, chosen: Sequence[str], options: argparse.Namespace) -> int:
@@ -165,6 +184,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--ceiling", action="store_true", help="measure only the load generator, and exit"
+    )
+    parser.add_argument(
+        "--against", metavar="REF", help="compare the working tree with another commit"
     )
     parser.add_argument("--list", action="store_true", help="list the workloads and exit")
     return parser

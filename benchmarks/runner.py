@@ -23,7 +23,7 @@ from benchmarks.workers import RunError
 _IDLE_SHARE = 0.05
 _IDLE_TIMEOUT = 5.0
 _IDLE_STEP = 0.2
-_FAILURES = (RunError, RefusedError, StartError, OSError, psutil.Error)
+FAILURES = (RunError, RefusedError, StartError, OSError, psutil.Error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def measure(
     scenarios = {kind: scenario for kind, scenario in found.items() if scenario}
     targets = [brokers[kind] for kind in scenarios]
     for broker in targets:
-        attempt(result, broker, lambda b: scenarios[b.kind].prepare(b))
+        _attempt(result, broker, lambda b: scenarios[b.kind].prepare(b))
     rounds = plan.rounds if workload.rounds is None else min(plan.rounds, workload.rounds)
     for number in range(rounds):
         for broker in targets if number % 2 == 0 else reversed(targets):
@@ -107,9 +107,9 @@ def measure(
                 continue
             say(f"{workload.name}: round {number + 1} of {rounds} on {broker.kind}")
             wait_until_idle(brokers.values())
-            attempt(result, broker, lambda b: _run_once(result, scenarios[b.kind], b, plan.length))
+            _attempt(result, broker, lambda b: _run_once(result, scenarios[b.kind], b, plan.length))
     for broker in targets:
-        attempt(result, broker, lambda b: scenarios[b.kind].clean_up(b))
+        _attempt(result, broker, lambda b: scenarios[b.kind].clean_up(b))
     return result
 
 
@@ -130,10 +130,10 @@ def _machine_seconds() -> float:
     return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
-def attempt(result: Result, broker: RunningBroker, step: Callable[[RunningBroker], None]) -> None:
+def _attempt(result: Result, broker: RunningBroker, step: Callable[[RunningBroker], None]) -> None:
     try:
         step(broker)
-    except _FAILURES as error:
+    except FAILURES as error:
         result.errors.setdefault(broker.kind, f"{type(error).__name__}: {error}")
 
 
