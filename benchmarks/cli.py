@@ -9,12 +9,21 @@ import contextlib
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import against, catalogue, ceiling, chart, report, runner
+from benchmarks import (
+    against,
+    catalogue,
+    ceiling,
+    chart,
+    report,
+    runner,
+    scaling,
+    scaling_chart,
+)
 from benchmarks.brokers import Kind, RunningBroker, StartError, start
 from benchmarks.connection import Connection
 from benchmarks.debian import ensure_installed
@@ -38,20 +47,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in _list() if options.list else ceiling.lines():
             console.print(line, highlight=False)
         return 0
+    if options.scaling:
+        return _guarded(console, lambda: _run_scaling(console, options))
     workloads = runner.select(catalogue.WORKLOADS, options.only)
     spark_workloads = [] if workloads else spark.select(options.only)
     if not workloads and not spark_workloads:
         console.print(f"no workload matches {options.only!r}: --list shows all of them")
         return 2
+    if options.against:
+        return _guarded(console, lambda: _run_against(console, workloads, options))
+    if spark_workloads:
+        return _guarded(console, lambda: _run_spark(console, spark_workloads, options))
+    return _guarded(console, lambda: _run(console, workloads, options))
+
+
+def _guarded(console: Console, run: Callable[[], int]) -> int:
+    """Run with many files; SIGTERM stops the brokers, and a failed start is exit code 2."""
     _allow_many_files()
     # SIGTERM must not leave the brokers running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        if options.against:
-            return _run_against(console, workloads, options)
-        if spark_workloads:
-            return _run_spark(console, spark_workloads, options)
-        return _run(console, workloads, options)
+        return run()
     except StartError as error:
         console.print(str(error), markup=False)
         return 2
@@ -71,7 +87,7 @@ def _run(
     plan = _QUICK if options.quick else _FULL
     kinds = [
         kind
-        for kind in _BROKERS.get(options.broker) or [Kind(options.broker)]
+        for kind in _kinds(options)
         if any(workload.maybe_scenario(kind) for workload in workloads)
     ]
     results: list[runner.Result] = []
@@ -86,6 +102,27 @@ def _run(
         status.update("stopping the brokers")
     _publish(console, results, versions, options)
     return 1 if any(result.errors for result in results) else 0
+
+
+def _run_scaling(console: Console, options: argparse.Namespace) -> int:
+    chosen = runner.select(scaling.SERIES, options.only)
+    if not chosen:
+        names = ", ".join(series.name for series in scaling.SERIES)
+        console.print(f"--scaling has no series {options.only!r}: there are {names}")
+        return 2
+    kinds = [kind for kind in _kinds(options) if kind in catalogue.BOTH]
+    with contextlib.ExitStack() as stack:
+        status = stack.enter_context(console.status("starting the brokers"))
+        brokers = start_all(stack, kinds, console)
+        versions = {kind: _version(broker) for kind, broker in brokers.items()}
+        curves = scaling.run(chosen, brokers, quick=options.quick, say=status.update)
+        status.update("stopping the brokers")
+    scaling.show(console, curves, versions)
+    if options.json:
+        options.json.write_text(report.dumps(scaling.document(curves, versions)))
+    if options.chart:
+        options.chart.write_text(scaling_chart.svg(curves, versions))
+    return 1 if scaling.has_errors(curves) else 0
 
 
 def _run_against(
@@ -140,6 +177,10 @@ def _publish(
         options.chart.write_text(chart.svg(rows))
 
 
+def _kinds(options: argparse.Namespace) -> list[Kind]:
+    return _BROKERS.get(options.broker) or [Kind(options.broker)]
+
+
 def start_all(
     stack: contextlib.ExitStack, kinds: Sequence[Kind], console: Console
 ) -> dict[Kind, RunningBroker]:
@@ -175,7 +216,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="one round of 2 s each")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures as JSON")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="replace the results in FILE")
-    parser.add_argument("--chart", metavar="FILE", type=Path, help="write a bar chart as SVG")
+    parser.add_argument("--chart", metavar="FILE", type=Path, help="write a chart as SVG")
     parser.add_argument(
         "--broker",
         choices=[*map(str, Kind), *_BROKERS],
@@ -184,6 +225,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--ceiling", action="store_true", help="measure only the load generator, and exit"
+    )
+    parser.add_argument(
+        "--scaling", action="store_true", help="measure curves instead; --only selects by name"
     )
     parser.add_argument(
         "--against", metavar="REF", help="compare the working tree with another commit"

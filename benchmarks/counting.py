@@ -54,14 +54,26 @@ def maybe_layout(data: bytes | bytearray | memoryview) -> DeliveryLayout | None:
     body_at = _maybe_next_frame(data, header_at, HEADER)
     if body_at is None:
         return None
-    end = _maybe_next_frame(data, body_at, BODY)
+    (body_size,) = _TAG.unpack_from(data, header_at + _HEADER_SIZE_AT)
+    end = _maybe_body_end(data, body_at, body_size)
     if end is None:
         return None
-    (body_size,) = _TAG.unpack_from(data, header_at + _HEADER_SIZE_AT)
-    if end - body_at != body_size + FRAME_HEAD.size + 1:
-        raise FramingError("a message has more than one body frame")
     tag_at = _DELIVER_HEAD.size + 1 + data[_DELIVER_HEAD.size]
     return DeliveryLayout(end, tag_at, body_at + FRAME_HEAD.size)
+
+
+def _maybe_body_end(data: bytes | bytearray | memoryview, at: int, size: int) -> int | None:
+    """The end of the body frames that hold `size` bytes together; a body of 0 bytes has none."""
+    left = size
+    while left > 0:
+        end = _maybe_next_frame(data, at, BODY)
+        if end is None:
+            return None
+        left -= end - at - FRAME_HEAD.size - 1
+        at = end
+    if left:
+        raise FramingError(f"the body frames of a message have {-left} bytes too many")
+    return at
 
 
 def _maybe_next_frame(data: bytes | bytearray | memoryview, at: int, kind: int) -> int | None:

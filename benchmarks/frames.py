@@ -48,7 +48,7 @@ def publish(exchange: str, routing_key: str, properties: bytes, body: bytes) -> 
         struct.pack(">HHH", BASIC, PUBLISH, 0) + shortstr(exchange) + shortstr(routing_key) + b"\0"
     )
     header = struct.pack(">HHQ", BASIC, 0, len(body)) + properties
-    bodies = [body[at : at + MAX_BODY] for at in range(0, len(body), MAX_BODY)] or [b""]
+    bodies = [body[at : at + MAX_BODY] for at in range(0, len(body), MAX_BODY)]
     return b"".join(
         (frame(METHOD, method), frame(HEADER, header), *(frame(BODY, part) for part in bodies))
     )
@@ -60,7 +60,10 @@ def ack(tag: int, *, multiple: bool) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Consecutive publishes of equal size; each body begins with its index in the blob."""
+    """Consecutive publishes of equal size; each body begins with its index in the blob.
+
+    Bodies of less than eight bytes have no index.
+    """
 
     data: bytes
     count: int
@@ -85,7 +88,7 @@ def publish_blob(
             exchange,
             routing_keys[index % len(routing_keys)],
             properties,
-            STAMP.pack(index).ljust(body_size, b"x"),
+            STAMP.pack(index).ljust(body_size, b"x")[:body_size],
         )
         for index in range(count)
     ]

@@ -110,14 +110,21 @@ def document(
     rows: Sequence[Row], results: Sequence[Result], versions: Mapping[Kind, str]
 ) -> dict[str, Any]:
     return {
+        **heading(versions),
+        "rows": [_row_document(row) for row in rows],
+        "workloads": {result.workload.name: _result_document(result) for result in results},
+    }
+
+
+def heading(versions: Mapping[Kind, str]) -> dict[str, Any]:
+    """What every document begins with: the machine and the brokers."""
+    return {
         "machine": {
             "cores": os.cpu_count(),
             "system": f"{platform.system()} {platform.release()}",
             "python": platform.python_version(),
         },
         "brokers": {str(kind): version for kind, version in versions.items()},
-        "rows": [_row_document(row) for row in rows],
-        "workloads": {result.workload.name: _result_document(result) for result in results},
     }
 
 

@@ -135,7 +135,7 @@ def receive_or_stall(sock: socket.socket, missing: int) -> bytes:
         if not data:
             raise RefusedError("the broker closed the connection")
         return data
-    raise RunError(f"no confirm for {STALL_SECONDS:.0f} s, {missing:,} missing")
+    raise RunError(f"nothing received for {STALL_SECONDS:.0f} s, {missing:,} missing")
 
 
 @dataclass(slots=True)
@@ -149,7 +149,11 @@ class ConsumerConnection:
 
 @dataclass(slots=True)
 class Consumer:
-    """Consumes from `queues`, one connection each; acks every `ack_every` (0: automatic)."""
+    """Consumes from `queues`, one connection each; acks every `ack_every` (0: automatic).
+
+    If they are `shared`, all queues are consumed on one channel, and delivery tags count across
+    them.
+    """
 
     address: Address
     queues: tuple[str, ...]
@@ -158,13 +162,14 @@ class Consumer:
     prefetch: int = 1000
     cycle: int = 0
     late: bool = False
+    shared: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
     _sources: dict[int, ConsumerConnection] = field(init=False, repr=False, default_factory=dict)
     _acks: AckBlock = field(init=False, repr=False)
 
     def prepare(self) -> None:
         self._acks = AckBlock()
-        for _ in self.queues:
+        for _ in self.queues[:1] if self.shared else self.queues:
             connection = Connection(self.address)
             if self.ack_every:
                 connection.call(commands.Basic.Qos(prefetch_count=self.prefetch))
@@ -189,6 +194,9 @@ class Consumer:
         return Report(count, started, finished)
 
     def _consume(self) -> None:
+        if self.shared:
+            self._consume_all()
+            return
         for name, source in zip(self.queues, self._sources.values(), strict=True):
             source.connection.call(
                 commands.Basic.Consume(
@@ -198,6 +206,19 @@ class Consumer:
                     arguments=self.arguments,
                 )
             )
+
+    def _consume_all(self) -> None:
+        """Only the last request waits for its reply; all tags have one length."""
+        (source,) = self._sources.values()
+        for number, name in enumerate(self.queues, start=1):
+            consume = commands.Basic.Consume(
+                queue=name, consumer_tag=f"bench{number:06}", no_ack=not self.ack_every
+            )
+            if number < len(self.queues):
+                consume.nowait = True
+                source.connection.cast(consume)
+            else:
+                source.connection.call(consume)
 
     def _drain(self, counts: DeliveryCounts) -> float:
         buffer = bytearray(_RECEIVE_BYTES)
@@ -262,3 +283,44 @@ class Consumer:
         if self.ack_every and source.acked < source.counter.count:
             source.connection.sock.sendall(ack(source.counter.count, multiple=True))
         source.connection.close()
+
+
+@dataclass(slots=True)
+class LimitedConsumer:
+    """Consumes exactly `count` messages of a queue that has more of them.
+
+    It leaves as many messages unacked as its prefetch allows before the last one, so the broker
+    never sends more than `count`; then it cancels and acks the rest.
+    """
+
+    address: Address
+    queue: str
+    count: int
+    cycle: int
+    prefetch: int = 1000
+    ack_every: int = 100
+    _connection: Connection = field(init=False, repr=False)
+
+    def prepare(self) -> None:
+        self._connection = Connection(self.address)
+        self._connection.call(commands.Basic.Qos(prefetch_count=self.prefetch))
+
+    def work(self, counts: DeliveryCounts) -> Report:
+        connection, counter = self._connection, DeliveryCounter(cycle=self.cycle)
+        started = time.monotonic()
+        connection.call(commands.Basic.Consume(queue=self.queue, consumer_tag="bench"))
+        data, acked = connection.take_pending(), 0
+        sock = connection.raw_socket()
+        while counter.feed(memoryview(data)) < self.count:
+            due = min(counter.count - counter.count % self.ack_every, self.count - self.prefetch)
+            if due > acked:
+                sock.sendall(ack(due, multiple=True))
+                acked = due
+            data = receive_or_stall(sock, self.count - counter.count)
+        finished = time.monotonic()
+        if counter.count > self.count or counter.is_incomplete:
+            raise RunError(f"more than the {self.count:,} messages that were asked for")
+        connection.call(commands.Basic.Cancel(consumer_tag="bench"))
+        connection.cast(commands.Basic.Ack(self.count, multiple=True))
+        connection.close()
+        return Report(counter.count, started, finished)

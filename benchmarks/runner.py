@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import psutil
 
@@ -74,7 +75,15 @@ class Row:
         return self.figures.get(Kind.RABBITMQ)
 
 
-def select(workloads: Sequence[Workload], pattern: str | None) -> list[Workload]:
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+NamedT = TypeVar("NamedT", bound=Named)
+
+
+def select(workloads: Sequence[NamedT], pattern: str | None) -> list[NamedT]:
     """The workload of that name, else those that match the glob, else those that contain it."""
     if not pattern:
         return list(workloads)

@@ -33,6 +33,8 @@ class Flow:
     sources: tuple[str, ...] = ()
     arguments: dict[str, Any] = field(default_factory=dict)
     settles: bool = True
+    part: int = 0
+    shared: bool = False
 
     def prepare(self, broker: RunningBroker) -> None:
         self.topology.declare(broker.address)
@@ -49,7 +51,7 @@ class Flow:
         self.topology.delete(broker.address)
 
     def _publisher(self, address: Address, stream: Stream, length: RunLength) -> Publisher:
-        part = 100 if self.window else 600
+        part = self.part or (100 if self.window else 600)
         return Publisher(address, stream, seconds=length.seconds, window=self.window, part=part)
 
     def _consumers(self, address: Address) -> list[Consumer]:
@@ -62,6 +64,7 @@ class Flow:
                 ack_every=self.ack_every,
                 prefetch=self.prefetch,
                 cycle=self.streams[0].blob if self.in_order else 0,
+                shared=self.shared,
                 arguments=self.arguments,
             )
             for slot in range(self.consumers)

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 from collections.abc import Callable
 
-from benchmarks import catalogue, runner
+from benchmarks import catalogue, runner, scaling
 from benchmarks.cli import build_parser as benchmarks_parser
 from benchmarks.spark import suite
 from leveret.cli.serve import build_parser as serve_parser
@@ -31,8 +31,10 @@ def _serve(options: list[str]) -> None:
 
 
 def _bench(options: list[str]) -> None:
-    only = benchmarks_parser().parse_args(options).only
-    assert runner.select(catalogue.WORKLOADS, only) or suite.select(only), f"--only {only}"
+    parsed = benchmarks_parser().parse_args(options)
+    only = parsed.only
+    found = runner.select(catalogue.WORKLOADS, only) or suite.select(only)
+    assert runner.select(scaling.SERIES, only) if parsed.scaling else found, f"--only {only}"
 
 
 def _torture(options: list[str]) -> None:
