@@ -46,8 +46,9 @@ _END = b"\xce"
 LARGE_BODY = 1024 * 1024
 """A larger body is kept in pieces, and delivered in portions of this size."""
 
-PARTS_FROM = 16 * LARGE_BODY
-"""A larger body is stored in parts, over several commits: a single one would take long."""
+PARTS_FROM = 4 * LARGE_BODY
+"""A larger body is stored in parts, over several commits: a single one would take long. As much as
+one of these commits has (`large_bodies.PARTS_PER_BATCH`)."""
 PART_BYTES = 1024 * 1024
 """The size of each part, except the last. Written to disk: do not change."""
 

@@ -130,8 +130,9 @@ class Batch:
     def _carry_content(self, failed: "Batch") -> None:
         rows = [row for row in failed.rows if row[0] in failed.must_not_lose]
         self.rows[:0] = rows
-        self.bytes += sum(len(row[5]) + len(row[6]) for row in rows)
         bodies = [row[6] for row in rows if isinstance(row[6], LargeBody)]
+        self.bytes += sum(len(row[5]) + len(row[6]) for row in rows)
+        self.bytes -= sum(len(body) for body in bodies if body.first_part)  # as their parts
         needed = {i for body in bodies for i in range(body.first_part, body.end_part)}
         parts = [part for part in failed.parts if part[0] in needed]
         self.parts[:0] = parts

@@ -80,7 +80,10 @@ class BatchBuilder:
         batch = self._batch
         batch.rows += messages
         for message in messages:
-            batch.bytes += len(message[5]) + len(message[6])  # a message may be all properties
+            batch.bytes += len(message[5])  # a message may be all properties
+            body = message[6]
+            if isinstance(body, bytes) or not body.first_part:  # parts are counted when appended
+                batch.bytes += len(body)
 
     def reserve_parts(self, body: LargeBody) -> int:
         """The id of the first part of a body that is to be stored with `append_parts`."""

@@ -39,7 +39,7 @@ def _add_log_ends(connection: Connection) -> None:
 
 
 def _add_body_parts(connection: Connection) -> None:
-    """Bodies of more than 16 MiB are stored in parts."""
+    """Large bodies are stored in parts."""
     add_column(connection, "messages", Column("first_part", BigInteger, nullable=True))
     connection.exec_driver_sql(
         "CREATE INDEX large_messages ON messages (first_part) WHERE first_part IS NOT NULL"

@@ -2,7 +2,8 @@
 
 Work arrives in one queue: batches, retention requests, and finally `Close`, which therefore comes
 after all earlier work. Each batch ends in exactly one report, `BatchCommitted` or `BatchFailed`.
-Checkpoints happen here between batches, after the report, so that no confirm waits for one.
+Checkpoints happen here between batches: after the report, so that no confirm of the batch before
+waits for one, and often, so that those of the next batch do not wait long.
 
 A crash leaves the last committed batch and nothing of the next. A power failure may also take
 batches since the last sync for which no client waits (`Batch.may_sync_later`). Any error other than
@@ -40,7 +41,8 @@ from leveret.queues.storage.reader import is_damage
 from leveret.queues.storage.retention import RetentionRun, database_size
 from leveret.queues.storage.transaction import Transactor
 
-CHECKPOINT_PAGES: Final = 2_000
+CHECKPOINT_PAGES: Final = 600
+"""About 5 MB. The next batch waits for a checkpoint, so this must not be much more than a batch."""
 IDLE_SECONDS: Final = 0.25
 SYNC_SECONDS: Final = 1.0
 """Deliveries and acks are synced this long after the last sync, even if no client waits."""

@@ -15,10 +15,13 @@ from pamqp.commands import Basic, Queue
 from pika.adapters.blocking_connection import BlockingChannel
 
 from leveret.model.message import LARGE_BODY, PARTS_FROM
+from leveret.model.store import BatchCommitted, BatchFailed
+from leveret.queues.storage.batch import Batch
+from leveret.queues.storage.writer import Writer
 from leveret.testing import LeveretBroker
 from tests.support.rawclient import RawClient
 
-BODY = random.Random(1).randbytes(5 * LARGE_BODY + 12_345)
+BODY = random.Random(1).randbytes(3 * LARGE_BODY + 12_345)
 STORED_IN_PARTS = random.Random(2).randbytes(PARTS_FROM + 12_345)
 LARGER_THAN_BEFORE = 17 * 1024 * 1024
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -90,6 +93,23 @@ def test_a_persistent_large_message_survives_a_restart(broker, channel, body):
         channel.cancel()
         assert take(channel, "q") == [b"small"]
         assert take(channel, "dead") == [body]
+
+
+def test_a_large_body_is_stored_over_several_commits(channel, monkeypatch):
+    """The confirms of other clients wait for the commit before theirs, so none may be large."""
+    sizes: list[int] = []
+    commit = Writer._commit
+
+    def measured(writer: Writer, batch: Batch) -> BatchCommitted | BatchFailed:
+        sizes.append(batch.size)
+        return commit(writer, batch)
+
+    monkeypatch.setattr(Writer, "_commit", measured)
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", bytes(15 * LARGE_BODY), PERSISTENT)
+    assert sum(sizes) > 15 * LARGE_BODY
+    assert max(sizes) < 5 * LARGE_BODY
 
 
 def test_a_message_is_published_although_its_publisher_leaves(broker, client):

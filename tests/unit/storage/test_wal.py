@@ -35,7 +35,7 @@ async def test_write_ahead_log_stays_small(
         await harness.durable()
         log = tmp_path / f"{DATABASE_NAME}-wal"
         largest = max(largest, log.stat().st_size)
-    assert largest < 16 * MIB
+    assert largest < 8 * MIB
     await harness.close()
 
 
