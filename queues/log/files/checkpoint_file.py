@@ -1,6 +1,7 @@
 """Two small files beside the segments: the id of the log, and its checkpoint.
 
-`log.id` is written once and synced with the first record; any segment can restore it.
+`log.id` is written once and not synced, because every batch repeats the id: a start restores the
+file from a segment.
 `committed` is the checkpoint, the end of the synced data. It is rewritten in place after every sync
 and never synced itself. So it is never ahead of the data, a crash leaves it behind or torn at
 worst, and its CRC-32C tells which. Because of it, recovery reads the unsynced end only, confirmed
@@ -81,16 +82,24 @@ def save_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
         os.close(fd)
 
 
-def load_log_id(directory: Path, bases: list[int]) -> int | None:
-    """The id of the log: from its file, or else from the first segment with a valid header."""
+def read_log_id(directory: Path) -> int | None:
+    """The content of `log.id`; None if it is missing or torn."""
     try:
         data = (directory / "log.id").read_bytes()
     except OSError:
-        data = b""
+        return None
     head, crc = data[: _IDENT.size], data[_IDENT.size : _IDENT.size + _CRC_SIZE]
-    if len(crc) == _CRC_SIZE and checksum(head) == int.from_bytes(crc, "little"):
-        ident: int = _IDENT.unpack(head)[2]
-        return ident
+    if len(crc) != _CRC_SIZE or checksum(head) != int.from_bytes(crc, "little"):
+        return None
+    ident: int = _IDENT.unpack(head)[2]
+    return ident
+
+
+def load_log_id(directory: Path, bases: list[int]) -> int | None:
+    """The id of the log: from its file, or else from the first segment with a valid header."""
+    stored = read_log_id(directory)
+    if stored is not None:
+        return stored
     for base in bases:
         with open(log_path(directory, base), "rb") as file:
             log_id = log_id_of(file.read(HEADER_SIZE))
@@ -117,10 +126,6 @@ def write_log_id(directory: Path, log_id: int, name: str = "log.id") -> Path:
     path = directory / name
     path.write_bytes(head + checksum(head).to_bytes(_CRC_SIZE, "little"))
     return path
-
-
-def sync_log_id(directory: Path) -> None:
-    sync_file(directory / "log.id")
 
 
 def sync_file(path: Path) -> None:

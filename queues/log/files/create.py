@@ -2,9 +2,9 @@
 
 Runs on the writer thread, in the batch that stores the log's definition, so the loop never waits
 for it. Nothing here is synced: if the files of an empty log are lost or torn, opening it creates
-them again, and the first record syncs all of them. Only the entry in the parent directory must be
-on disk before the definition (`CreateFiles`), so that an older directory of the same name is never
-mistaken for the log.
+them again. The first record syncs its segment and the directory. Only the entry in the parent
+directory must be on disk before the definition (`CreateFiles`), so that an older directory of the
+same name is never mistaken for the log.
 """
 
 import logging

@@ -38,7 +38,6 @@ from leveret.queues.log.files.checkpoint_file import (
     new_log_id,
     open_checkpoint,
     sync_directory,
-    sync_log_id,
 )
 from leveret.queues.log.files.create import create_log_files, open_segment
 from leveret.queues.log.files.errors import Damage, LogError, LogFailed
@@ -117,7 +116,7 @@ class Partition:
         self._producers = dict(recovered.producers)
         self._position = recovered.position
         self._snapshot = recovered.snapshot
-        self._directory_dirty = self._id_dirty = False
+        self._directory_dirty = False
         self._index = SparseIndex()
         self._base = self.synced_segment = 0
         self._fd = self._index_fd = self._checkpoint_fd = -1
@@ -139,7 +138,7 @@ class Partition:
         if not self.has_files:
             files = create_log_files(self.directory, self.log_id)
             self._fd, self._index_fd, self._checkpoint_fd = files
-            self.has_files = self._directory_dirty = self._id_dirty = True
+            self.has_files = self._directory_dirty = True
 
     def abandon(self, reason: str) -> None:
         """The files cannot be created: refuse all writes."""
@@ -198,7 +197,7 @@ class Partition:
         try:
             if self.settings.durable:
                 self._sync_files()
-            self._directory_dirty = self._id_dirty = False
+            self._directory_dirty = False
             checkpoint = Checkpoint(
                 self._base, self._position, self._next_offset, self._last_time_ms, self._snapshot
             )
@@ -377,8 +376,6 @@ class Partition:
 
     def _sync_files(self) -> None:
         os.fdatasync(self._fd)
-        if self._id_dirty:
-            sync_log_id(self.directory)
         if self._directory_dirty:
             sync_directory(self.directory)
 

@@ -23,6 +23,7 @@ from leveret.queues.log.files.checkpoint_file import (
     create_log_id,
     load_checkpoint,
     load_log_id,
+    read_log_id,
     save_checkpoint,
 )
 from leveret.queues.log.files.errors import MISSING_END, MISSING_SEGMENT, TRUNCATED, Damage
@@ -96,7 +97,7 @@ def recover(
     known = load_segment_list(directory)
     segments = without_copies(known, list_segments(directory))
     log_id = load_log_id(directory, [base for base, _ in segments])
-    if log_id is None or not (directory / "log.id").exists():
+    if log_id is None or read_log_id(directory) is None:
         log_id = create_log_id(directory, log_id)
     state = RecoveredLog(log_id, segments)
     if known is not None:

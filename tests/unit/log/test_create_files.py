@@ -76,7 +76,8 @@ def test_first_write_creates_the_files(tmp_path):
     log.close()
 
 
-def test_first_sync_syncs_segment_log_id_and_directory(tmp_path, monkeypatch):
+def test_first_sync_syncs_segment_and_directory(tmp_path, monkeypatch):
+    """Two syncs: a batch may have the first records of a thousand logs."""
     log = new_log(tmp_path / "1")
     log.write([ENTRY], 1)
     synced = []
@@ -84,10 +85,10 @@ def test_first_sync_syncs_segment_log_id_and_directory(tmp_path, monkeypatch):
         monkeypatch.setattr(os, name, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     log.sync()
     first = [os.path.basename(path) for path in synced]
-    assert first == [f"{0:020d}.log", "log.id", "1"]
+    assert first == [f"{0:020d}.log", "1"]
     log.write([ENTRY], 1)
     log.sync()
-    assert synced[3:] == synced[:1]
+    assert synced[2:] == synced[:1]
     log.close()
 
 
@@ -131,6 +132,23 @@ def test_files_lost_in_a_power_failure_are_created_again(tmp_path, lost, torn):
     again.sync()
     again.close()
     assert [record.body for record in LogReader(tmp_path / "1").read(0)] == [b"body"]
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_the_log_id_is_restored_from_a_segment(tmp_path, torn):
+    """It is not synced, so a power failure may take it; the next start writes it again."""
+    log = new_log(tmp_path / "1")
+    log.write([ENTRY], 1)
+    log.close()
+    path = tmp_path / "1" / "log.id"
+    written = path.read_bytes()
+    path.unlink()
+    if torn:
+        path.write_bytes(bytes(len(written)))
+    again = Partition(tmp_path / "1")
+    assert bodies(again) == [b"body"]
+    again.close()
+    assert path.read_bytes() == written
 
 
 def test_parent_directory_is_synced_once_for_many_logs(tmp_path, monkeypatch):
