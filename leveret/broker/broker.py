@@ -397,6 +397,7 @@ class Broker:
         if not batch.is_fatal:
             self.log_manager.on_failed()
         self.commit_waiters.fail(batch.batch_number)
+        self.resource_monitor.resume_if_backlog_drained()  # perhaps no batch follows
 
 
 def _worst(results: list[EnqueueResult] | None, others: list[EnqueueResult]) -> list[EnqueueResult]:

@@ -358,3 +358,25 @@ def test_numbered_messages_of_a_waiting_transaction_are_stored_once(node):
     commit.join(DEADLINE)
     other.basic_publish("", "out", b"1", properties)  # a duplicate: confirmed, not stored
     assert node.counts() == {"out": 1}
+
+
+def test_a_failed_batch_ends_the_wait_for_the_backlog(node):
+    """Nothing of it may be left to commit, and the alarm pauses publishers in its own way."""
+    declare(node, "q")
+    channel = node.channel()
+    waiting = Waiting()
+    with node.failing_disk():
+        node.broker.resource_monitor.pause_until_backlog_drained(waiting)
+        channel.basic_publish("", "q", b"work", pika.BasicProperties(delivery_mode=2))
+        assert waiting.is_resumed.wait(DEADLINE)
+        assert node.write_failed.is_set()
+
+
+class Waiting:
+    """A publisher that is paused because too much waits to be written."""
+
+    def __init__(self) -> None:
+        self.is_resumed = threading.Event()
+
+    def on_backlog_drained(self) -> None:
+        self.is_resumed.set()
