@@ -56,7 +56,10 @@ def find_damage(connection: sqlite3.Connection, database: Path) -> list[str]:
     busy, frames, moved = connection.execute(statements.CHECKPOINT).fetchone()
     if busy or frames != moved:
         return []  # the file alone is not the whole database
-    schema = read_schema(connection)
+    try:
+        schema = read_schema(connection)
+    except Malformed as error:
+        return [str(error)]
     with SqliteFile(database) as file:
         pages = list(_damaged_pages(file, schema))
         for tree in schema.tables:

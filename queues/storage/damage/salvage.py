@@ -31,7 +31,7 @@ from leveret.model.store import LostData, StoreError
 from leveret.queues.storage import compiled_statements as compiled
 from leveret.queues.storage import statements
 from leveret.queues.storage.damage.btree import DamagedPage, Tree, TreeWalk
-from leveret.queues.storage.damage.sqlite_file import SqliteFile, Value
+from leveret.queues.storage.damage.sqlite_file import Malformed, SqliteFile, Value
 from leveret.queues.storage.damage.table_reader import (
     TableDamage,
     TableReader,
@@ -41,6 +41,7 @@ from leveret.queues.storage.directory import sync_file
 from leveret.queues.storage.migrations import VERSION_KEY, migrate
 from leveret.queues.storage.packing import event_checksum, pack_ids
 from leveret.queues.storage.read_only import open_read_only
+from leveret.queues.storage.reader import is_undecodable
 from leveret.queues.storage.recovery import Recovery
 from leveret.queues.storage.transaction import NEEDS_REPAIR
 from leveret.queues.storage.trims import EVENTS_KEY, MESSAGES_KEY, Trims
@@ -48,6 +49,10 @@ from leveret.queues.storage.trims import EVENTS_KEY, MESSAGES_KEY, Trims
 RECOVERED_PREFIX: Final = "leveret.recovered."
 LOST_CONTENT: Final = "unreadable: its content was on a damaged page"
 _SCHEMA: Final = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema ORDER BY rowid"
+_ALWAYS_THERE: Final = frozenset(
+    {"meta", "users", "vhosts", "queues", "messages", "events", "group_offsets"}
+)
+"""The tables of every version of the schema that the losses below are read from."""
 _LARGE: Final = frozenset({"messages", "body_parts", "events"})
 _ROWS_PER_INSERT: Final = 10_000
 _MAX_LISTED: Final = 20
@@ -102,7 +107,16 @@ class Schema:
 
 
 def read_schema(connection: sqlite3.Connection) -> Schema:
-    rows = connection.execute(_SCHEMA).fetchall()
+    """Raises Malformed if a text of the schema, or a table that is always there, is unreadable."""
+    try:
+        rows = connection.execute(_SCHEMA).fetchall()
+    except sqlite3.OperationalError as error:
+        if is_undecodable(error):
+            raise Malformed("its schema on page 1 cannot be read") from error
+        raise
+    names = {name for kind, name, *_ in rows if kind == "table"}
+    if not names >= _ALWAYS_THERE:
+        raise Malformed("its schema on page 1 has lost a table")
     trees = tuple(
         Tree(name, table, root, kind == "table")
         for kind, name, table, root, _ in rows

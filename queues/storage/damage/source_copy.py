@@ -16,6 +16,7 @@ from typing import Final
 from leveret.model.store import StoreError
 from leveret.queues.storage import statements
 from leveret.queues.storage.damage.salvage import read_schema
+from leveret.queues.storage.damage.sqlite_file import Malformed
 from leveret.queues.storage.directory import DATABASE_NAME, WAL_NAME
 from leveret.queues.storage.migrations import check_columns, migrate, stored_version
 
@@ -42,12 +43,10 @@ def _is_readable(database: Path) -> bool:
     """Whether the schema can be read, and is one of ours."""
     try:
         with closing(sqlite3.connect(database, isolation_level=None)) as connection:
-            tables = {tree.name for tree in read_schema(connection).tables}
-            if not {"meta", "queues", "messages", "events"} <= tables:
-                return False
+            read_schema(connection)
             if _version(connection) == statements.SCHEMA_VERSION:
                 check_columns(connection)
-    except (sqlite3.DatabaseError, StoreError):
+    except (sqlite3.DatabaseError, StoreError, Malformed):
         return False
     return True
 

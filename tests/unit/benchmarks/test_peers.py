@@ -17,6 +17,7 @@ from benchmarks.peers.roles import PeerConsumer, PeerPublisher, PeerSerialPublis
 from benchmarks.scenarios.base import Outcome, RunLength, Scenario
 from benchmarks.scenarios.peers import NatsRequestReply, PeerBacklog, PeerConfirmLatency, PeerFlow
 from benchmarks.workers import DeliveryCounts, RunError
+from tests.support.polling import wait_until
 
 SIZE = 100
 
@@ -305,7 +306,7 @@ class TestRealServer:
         consumer.prepare()
         assert consumer.work(counts).count == 1500
         kept = 1500 if shape is Shape.LOG else 0
-        assert client.left(broker.address, "bench.q") == kept
+        wait_until(lambda: client.left(broker.address, "bench.q") == kept)
         client.delete(broker.address, "bench.q")
         client.delete(broker.address, "bench.q")
 

@@ -20,7 +20,8 @@ from leveret.model.definitions import (
 from leveret.model.store import RetentionRequest, StoreError, StoreState
 from leveret.queues.storage.damage.btree import DamagedPage, Tree, TreeWalk
 from leveret.queues.storage.damage.repair import DAMAGED_NAME, find_damage
-from leveret.queues.storage.damage.salvage import read_schema
+from leveret.queues.storage.damage.salvage import read_schema, salvage_database
+from leveret.queues.storage.damage.source_copy import copy_database
 from leveret.queues.storage.damage.sqlite_file import SqliteFile
 from leveret.queues.storage.statements import PAGE_SIZE
 from leveret.queues.storage.trims import Trims
@@ -289,3 +290,28 @@ async def test_row_with_a_text_that_is_not_utf8_is_lost_alone(data: Path, before
     ]
     assert len(users) + len(permissions) == 399
     await harness.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "mask"),
+    [
+        (b"CREATE TABLE meta (\n\t", 0x80),
+        (b"CREATE TABLE messages (\n\tid ", 0x80),
+        (b"tablemessagesmessages", 0x80),
+        (b"tablemessage", 0x20),
+        (b"tableusers", 0x20),
+    ],
+)
+def test_damaged_schema_is_refused_in_one_sentence_and_can_be_salvaged(
+    data: Path, tmp_path: Path, before: bytes, mask: int
+):
+    content = bytearray((data / "leveret.db").read_bytes())
+    content[content.index(before) + len(before) - (mask == 0x20)] ^= mask
+    (data / "leveret.db").write_bytes(content)
+    with pytest.raises(StoreError, match="`leveret salvage") as caught:
+        Harness(data)
+    assert "\n" not in str(caught.value)
+    copy, damaged = copy_database(data, tmp_path)
+    assert damaged == ["page 1, with the header and the schema"]
+    report = salvage_database(copy, tmp_path / "new.db")
+    assert (report.tables["messages"].rows, report.tables["users"].rows) == (MESSAGES, 200)
