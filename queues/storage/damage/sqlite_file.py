@@ -108,16 +108,20 @@ class SqliteFile:
             return None
         data = self.page(number)
         start = _HEADER_SIZE if number == 1 else 0
-        kind, _, count, content, _ = _NODE.unpack_from(data, start)
+        kind, free_block, count, content, fragments = _NODE.unpack_from(data, start)
         if kind not in _KINDS:
             return None
+        content = content or 65536
         interior = kind in (INDEX_INTERIOR, TABLE_INTERIOR)
         cells_at = start + (12 if interior else 8)
         cells_end = cells_at + 2 * count
-        if cells_end > self.usable or (content or 65536) < cells_end:
+        if not cells_end <= content <= self.usable:
             return None
         cells = struct.unpack_from(f">{count}H", data, cells_at)
-        if cells and (min(cells) < cells_end or max(cells) > self.usable - 4):
+        if cells and (min(cells) < content or max(cells) > self.usable - 4):
+            return None
+        free = self._maybe_free_bytes(data, free_block, content)
+        if free is None or fragments + free > self.usable - content:
             return None
         children: tuple[int, ...] = ()
         if interior:
@@ -126,6 +130,22 @@ class SqliteFile:
             if not count or any(not 2 <= child <= self.page_count for child in children):
                 return None
         return Node(number, kind, data, cells, children)
+
+    def _maybe_free_bytes(self, data: bytes, free_block: int, content: int) -> int | None:
+        """How much the free blocks among the cells hold; None if their chain is malformed.
+
+        SQLite follows the chain only before it writes to a page, and fails then.
+        """
+        total, lowest = 0, content
+        while free_block:
+            if not lowest <= free_block <= self.usable - 4:
+                return None
+            next_block, size = struct.unpack_from(">HH", data, free_block)
+            lowest, total = free_block + size, total + size
+            if size < 4 or lowest > self.usable:
+                return None
+            free_block = next_block
+        return total
 
     # The pointer map and the freelist ------------------------------------------------------------
 

@@ -315,3 +315,29 @@ def test_damaged_schema_is_refused_in_one_sentence_and_can_be_salvaged(
     assert damaged == ["page 1, with the header and the schema"]
     report = salvage_database(copy, tmp_path / "new.db")
     assert (report.tables["messages"].rows, report.tables["users"].rows) == (MESSAGES, 200)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [(1, 0x1F), (1, 0x01), (5, 0x3F), (6, 0xFF), (7, 0xFF)],
+    ids=[
+        "free block outside",
+        "free block among pointers",
+        "content outside",
+        "cells",
+        "fragments",
+    ],
+)
+async def test_header_of_a_page_that_only_writes_look_at_is_checked_at_the_start(
+    data: Path, offset: int, value: int
+):
+    """SQLite reads such a page, and fails when it has to find space on it."""
+    page = tree_of(data, "events_by_queue").root
+    content = bytearray((data / "leveret.db").read_bytes())
+    content[(page - 1) * PAGE_SIZE + offset] = value
+    (data / "leveret.db").write_bytes(content)
+    harness = Harness(data)
+    assert (data / DAMAGED_NAME).exists()
+    harness.publish(b"after the repair", [1])
+    await harness.durable()
+    await harness.close()
