@@ -23,8 +23,8 @@ from tests.support.rabbitmq import RABBITMQCTL, RabbitMQ, started_rabbitmq
 
 PAGE = "docs/moving-from-rabbitmq.md"
 GUEST = ("guest", "guest")
-TIMEOUT_SECONDS = 120
-pytestmark = pytest.mark.timeout(600)
+TIMEOUT = 300
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def leveret(tmp_path: Path) -> Iterator[Target]:
 def clean(rabbitmq: RabbitMQ) -> Iterator[None]:
     """Delete what a test made in RabbitMQ: vhosts, and queues of the default one."""
     yield
-    api = httpx.Client(base_url=f"{rabbitmq.http_url}/api", auth=GUEST, timeout=60)
+    api = httpx.Client(base_url=f"{rabbitmq.http_url}/api", auth=GUEST, timeout=TIMEOUT)
     with api:
         for row in api.get("/queues/%2F").json():
             api.delete(f"/queues/%2F/{row['name']}")
@@ -79,7 +79,7 @@ def run_page(
         env=shell_environment(folder, rabbitmq.environment),
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=TIMEOUT,
         check=False,
     )
     assert result.returncode == 0, f"{script}\n{result.stdout}{result.stderr}"
@@ -102,7 +102,7 @@ def shell_environment(folder: Path, rabbitmq: Mapping[str, str]) -> dict[str, st
 
 def fill(rabbitmq: RabbitMQ) -> pika.BlockingConnection:
     """Make one of everything; the connection owns an exclusive queue."""
-    api = httpx.Client(base_url=f"{rabbitmq.http_url}/api", auth=GUEST, timeout=60)
+    api = httpx.Client(base_url=f"{rabbitmq.http_url}/api", auth=GUEST, timeout=TIMEOUT)
     with api:
         for path, body in (
             ("vhosts/shop", {"description": "The shop", "tags": "eu,live"}),
@@ -139,14 +139,16 @@ def test_export_of_rabbitmqctl_is_imported(rabbitmq, leveret, clean, tmp_path):
     [cap] = [row for row in document["parameters"] if row["name"] == "cap"]
     assert cap["value"]["definition"] == [["max-length", 4]]  # else the test shows nothing
     url = f"http://127.0.0.1:{leveret.http_port}/api"
-    answer = httpx.post(f"{url}/definitions?warnings=true", json=document, auth=GUEST, timeout=60)
+    answer = httpx.post(
+        f"{url}/definitions?warnings=true", json=document, auth=GUEST, timeout=TIMEOUT
+    )
     assert answer.status_code == 200, answer.text
     assert [re.sub(r" (was|is) .*", "", text) for text in answer.json()["warnings"]] == [
         "global parameter 'mqtt_default_vhosts'",
         "policy 'ha' in vhost 'shop': 'ha-mode'",
         "binding from 'amq.topic' to queue 'private' in vhost '/'",
     ]
-    ours = httpx.get(f"{url}/definitions", auth=GUEST, timeout=60).json()
+    ours = httpx.get(f"{url}/definitions", auth=GUEST, timeout=TIMEOUT).json()
     for section in ("users", "permissions", "policies", "queues", "exchanges", "bindings"):
         assert rows_of(ours, section) == rows_of(document, section)
     [cap] = [row for row in ours["parameters"] if row["name"] == "cap"]
@@ -211,8 +213,8 @@ def test_users_move_back_with_rabbitmqs_hashes(rabbitmq, tmp_path):
     (tmp_path / "leveret.json").write_text(json.dumps(exported))
     rabbitmq.ctl("import_definitions", str(tmp_path / "leveret.json"))
     url = f"{rabbitmq.http_url}/api/whoami"
-    assert httpx.get(url, auth=("mary", "shelley"), timeout=60).json()["name"] == "mary"
-    assert httpx.get(url, auth=("mary", "wrong"), timeout=60).status_code == 401
+    assert httpx.get(url, auth=("mary", "shelley"), timeout=TIMEOUT).json()["name"] == "mary"
+    assert httpx.get(url, auth=("mary", "wrong"), timeout=TIMEOUT).status_code == 401
     rabbitmq.ctl("delete_user", "mary")
 
 
@@ -292,7 +294,7 @@ def move(source: str, target: str, folder: Path, *words: str) -> list[dict[str, 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_SECONDS,
+        timeout=TIMEOUT,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
@@ -310,7 +312,7 @@ def kill_in_the_middle(source: str, target: str, folder: Path, queue: str, arriv
     )
     with connect(target) as connection:
         channel = connection.channel()
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline and process.poll() is None:
             count = channel.queue_declare(queue, passive=True).method.message_count
             if count >= arrived:

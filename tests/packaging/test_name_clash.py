@@ -19,7 +19,7 @@ import pytest
 from tests.packaging.environment import CleanEnvironment
 
 FOLDERS = ("amqp_server", "bindings", "exchange", "http_admin", "queues", "spark_sink")
-TIMEOUT_SECONDS = 480
+TIMEOUT_SECONDS = 900
 TEST_FILE = """
 import amqp_server, bindings, exchange, http_admin, queues, spark_sink
 import pika
@@ -35,7 +35,7 @@ def test_publish(leveret_url):
         channel.basic_publish("", "orders", b"first")
         assert channel.basic_get("orders", auto_ack=True)[2] == b"first"
 """
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module")
