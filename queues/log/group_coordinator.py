@@ -40,7 +40,10 @@ class AckResult(Enum):
 
 
 def assign(partitions: int, members: Sequence[M], current: Mapping[int, M]) -> dict[int, M]:
-    """Assign partitions 0..n-1: balanced, moving as few as possible from their `current` member."""
+    """Decide which member owns each partition after a rebalance.
+
+    Balanced, and as few as possible move from their `current` member.
+    """
     if not members:
         return {}
     owned: dict[M, list[int]] = {member: [] for member in members}
