@@ -8,7 +8,8 @@ number of rows a task reads, `max_rows` the number of rows of a streaming batch,
 that a stream does not pass, `read_log` a directory in which each task records what it has read.
 `failOnDataLoss` says what happens if retention deletes rows before they are read (`data_loss`).
 
-`positions` has the offsets of a stream.
+A task reads message history with `arrow.local.LocalSource` from SQLite and the log segments, or
+with `arrow.remote.RemoteSource` over HTTP. `positions` has the offsets of a stream.
 Objects here are pickled to other processes; they open their source when they need it.
 """
 

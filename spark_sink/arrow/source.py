@@ -1,4 +1,4 @@
-"""A broker's history, read from its data directory or over its HTTP API.
+"""Where Spark, exports and the HTTP API read message history: a data directory, or HTTP.
 
 `open_source` chooses between `local.LocalSource` and `remote.RemoteSource`. Importing this module
 needs pyarrow only: SQLAlchemy is imported for a data directory, httpx for a URL, Spark never.
