@@ -96,6 +96,7 @@ class AmqpConsumer:
         return self.channel.global_prefetch > 0 and len(self.channel.consumers) > 1
 
     def credit(self) -> int:
+        """How many more deliveries the prefetch limits (basic.qos) and the socket allow."""
         channel = self.channel
         if not channel.flow.is_writable:
             return 0

@@ -19,6 +19,7 @@ _RATES = ("publish", "deliver", "deliver_no_ack", "get", "get_no_ack", "redelive
 def queue_row(
     broker: Broker, vhost: VirtualHost, queue: Queue, samples: SampleRange | None = None
 ) -> QueueRow:
+    """One row of GET /api/queues."""
     if queue.dispatch_pending:
         queue.deliver_pending()
     series = broker.metrics.queues.get(queue)

@@ -370,7 +370,10 @@ class ClassicQueue:
             self._dispose(self._pop_head(count), EventKind.DROPPED, DeathReason.MAXLEN)
 
     def _expire_head(self) -> bool:
-        """Remove expired messages from the head; whether the message there now may be delivered."""
+        """Dead-letter or drop messages at the head whose TTL has passed (they are expired).
+
+        Returns whether the message that is at the head then may be delivered.
+        """
         if not self.ready or not self.ready.first_expires_ms:
             return True
         now_ms, dead_letterer = self._callbacks.now_ms(), self.dead_letterer

@@ -156,7 +156,7 @@ class Transactor:
         self._execute(compiled.SET_META, (key, value))
 
     def _insert_messages(self, rows: list[NewMessage | NewMessageTuple]) -> None:
-        """Writes messages into the SQLite table `messages`, many rows in one statement."""
+        """INSERT INTO messages: writes messages to SQLite, many rows in one statement."""
         if not rows:
             return
         flat: list[object] = []

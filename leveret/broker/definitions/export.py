@@ -108,7 +108,7 @@ class _VhostSnapshot:
             if spec.exclusive:
                 exclusive.add(spec.name)
                 continue
-            row, extra = split_queue(queue_row(self._name, spec), spec.kind)
+            row, extra = split_queue(queue_definition_row(self._name, spec), spec.kind)
             queues.append(row)
             if extra is not None:
                 extras.append(extra)
@@ -230,7 +230,7 @@ def _vhost_row(vhost: VirtualHost) -> Row:
     return {"name": vhost.name, **vhost.options, **({"metadata": metadata} if metadata else {})}
 
 
-def queue_row(vhost: str, spec: QueueSpec) -> Row:
+def queue_definition_row(vhost: str, spec: QueueSpec) -> Row:
     return {
         "name": spec.name,
         "vhost": vhost,

@@ -28,7 +28,7 @@ from leveret.broker.definitions.export import (
     exchange_row,
     permission_row,
     policy_row,
-    queue_row,
+    queue_definition_row,
     topic_permission_row,
     user_row,
 )
@@ -175,7 +175,7 @@ def _sections(definitions: ParsedDefinitions) -> dict[str, Iterator[Row]]:
             for (vhost, _, name), value in definitions.parameters
             if vhost == GLOBAL
         ),
-        "queues": (queue_row(vhost, spec) for vhost, spec in definitions.queues),
+        "queues": (queue_definition_row(vhost, spec) for vhost, spec in definitions.queues),
         "exchanges": (exchange_row(vhost, spec) for vhost, spec in definitions.exchanges),
         "bindings": (binding_row(vhost, binding) for vhost, binding in definitions.bindings),
     }
