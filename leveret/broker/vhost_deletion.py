@@ -38,7 +38,8 @@ class VhostDeletions:
         await asyncio.shield(task)
 
     async def _run(self, user: str, steps: Steps[None]) -> None:
-        await self._broker.events.actor.run_as(user, run_in_slices(steps))
+        work = run_in_slices(steps, self._broker.store.waiting_changes)
+        await self._broker.events.actor.run_as(user, work)
 
     async def finished(self, name: str) -> None:
         """Wait until no virtual host of this name is being deleted."""

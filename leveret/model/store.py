@@ -375,6 +375,9 @@ class Store(Protocol):
     def memory_bytes(self) -> int:
         """Bytes of content the store keeps in memory, beside the queues' own copies."""
 
+    def waiting_changes(self) -> int:
+        """How many changed definitions are in the current batch, which the writer does not have."""
+
     @property
     def bytes_appended(self) -> int:
         """Bytes of content accepted since the start."""

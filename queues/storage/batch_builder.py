@@ -76,6 +76,9 @@ class BatchBuilder:
     def memory_bytes(self) -> int:
         return self.backlog
 
+    def waiting_changes(self) -> int:
+        return len(self._batch.changes)
+
     def append(self, *messages: NewMessage | NewMessageTuple) -> None:
         batch = self._batch
         batch.rows += messages

@@ -318,28 +318,38 @@ excluded.connection, channel = excluded.channel, consumer_tag = excluded.consume
 = excluded.created_ms, closed_ms = excluded.closed_ms""",
 }
 DELETE_DEFINITIONS: Final[dict[str, str]] = {
-    "vhosts": """DELETE FROM vhosts WHERE (vhosts.name) IN (VALUES (?))""",
-    "users": """DELETE FROM users WHERE (users.name) IN (VALUES (?))""",
-    "permissions": """DELETE FROM permissions WHERE (permissions.user,
-permissions.vhost) IN (VALUES (?, ?))""",
-    "topic_permissions": """DELETE FROM topic_permissions WHERE
-(topic_permissions.user, topic_permissions.vhost, topic_permissions.exchange) IN (VALUES (?, ?,
-?))""",
-    "exchanges": """DELETE FROM exchanges WHERE (exchanges.vhost,
-exchanges.name) IN (VALUES (?, ?))""",
-    "queues": """DELETE FROM queues WHERE (queues.id) IN (VALUES (?))""",
-    "bindings": """DELETE FROM bindings WHERE (bindings.vhost,
-bindings.source, bindings.destination, bindings.destination_kind, bindings.routing_key,
-bindings.arguments) IN (VALUES (?, ?, ?, ?, ?, ?))""",
-    "policies": """DELETE FROM policies WHERE (policies.vhost,
-policies.name, policies.operator) IN (VALUES (?, ?, ?))""",
-    "parameters": """DELETE FROM parameters WHERE (parameters.vhost,
-parameters.component, parameters.name) IN (VALUES (?, ?, ?))""",
-    "group_offsets": """DELETE FROM group_offsets WHERE (group_offsets.queue_id,
-group_offsets.group_name) IN (VALUES (?, ?))""",
-    "log_ends": """DELETE FROM log_ends WHERE (log_ends.queue_id) IN (VALUES
-(?))""",
-    "origins": """DELETE FROM origins WHERE (origins.id) IN (VALUES (?))""",
+    "vhosts": """WITH keys(name) AS (VALUES (?)) DELETE FROM vhosts WHERE
+(vhosts.name) IN (SELECT keys.name FROM keys)""",
+    "users": """WITH keys(name) AS (VALUES (?)) DELETE FROM users WHERE
+(users.name) IN (SELECT keys.name FROM keys)""",
+    "permissions": """WITH keys(user, vhost) AS (VALUES (?, ?)) DELETE FROM
+permissions WHERE (permissions.user, permissions.vhost) IN (SELECT keys.user, keys.vhost FROM
+keys)""",
+    "topic_permissions": """WITH keys(user, vhost, exchange) AS (VALUES (?, ?, ?))
+DELETE FROM topic_permissions WHERE (topic_permissions.user, topic_permissions.vhost,
+topic_permissions.exchange) IN (SELECT keys.user, keys.vhost, keys.exchange FROM keys)""",
+    "exchanges": """WITH keys(vhost, name) AS (VALUES (?, ?)) DELETE FROM
+exchanges WHERE (exchanges.vhost, exchanges.name) IN (SELECT keys.vhost, keys.name FROM keys)""",
+    "queues": """WITH keys(id) AS (VALUES (?)) DELETE FROM queues WHERE
+(queues.id) IN (SELECT keys.id FROM keys)""",
+    "bindings": """WITH keys(vhost, source, destination, destination_kind,
+routing_key, arguments) AS (VALUES (?, ?, ?, ?, ?, ?)) DELETE FROM bindings WHERE
+(bindings.vhost, bindings.source, bindings.destination, bindings.destination_kind,
+bindings.routing_key, bindings.arguments) IN (SELECT keys.vhost, keys.source, keys.destination,
+keys.destination_kind, keys.routing_key, keys.arguments FROM keys)""",
+    "policies": """WITH keys(vhost, name, operator) AS (VALUES (?, ?, ?))
+DELETE FROM policies WHERE (policies.vhost, policies.name, policies.operator) IN (SELECT
+keys.vhost, keys.name, keys.operator FROM keys)""",
+    "parameters": """WITH keys(vhost, component, name) AS (VALUES (?, ?, ?))
+DELETE FROM parameters WHERE (parameters.vhost, parameters.component, parameters.name) IN (SELECT
+keys.vhost, keys.component, keys.name FROM keys)""",
+    "group_offsets": """WITH keys(queue_id, group_name) AS (VALUES (?, ?)) DELETE
+FROM group_offsets WHERE (group_offsets.queue_id, group_offsets.group_name) IN (SELECT
+keys.queue_id, keys.group_name FROM keys)""",
+    "log_ends": """WITH keys(queue_id) AS (VALUES (?)) DELETE FROM log_ends
+WHERE (log_ends.queue_id) IN (SELECT keys.queue_id FROM keys)""",
+    "origins": """WITH keys(id) AS (VALUES (?)) DELETE FROM origins WHERE
+(origins.id) IN (SELECT keys.id FROM keys)""",
 }
 SELECT_DEFINITIONS: Final[dict[str, str]] = {
     "vhosts": """SELECT vhosts.name, vhosts.options FROM vhosts""",

@@ -46,6 +46,7 @@ from sqlalchemy import (
     tuple_,
     union_all,
     update,
+    values,
 )
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
@@ -444,10 +445,12 @@ INSERT_MISSING_QUEUES = _insert_definition(QueueDefinition).on_conflict_do_nothi
 
 
 def _delete_definition(kind: type[object]) -> Delete:
+    """SQLite searches the primary key only for a SELECT: `IN (VALUES …)` scans the whole table."""
     rows = metadata.tables[DEFINITION_TABLES[kind]]
-    example = [("",) * len(rows.primary_key)]
-    keys: BindParameter[Any] = bindparam("keys", example, expanding=True)
-    return delete(rows).where(tuple_(*rows.primary_key).in_(keys))
+    names = [key.name for key in rows.primary_key]
+    one_key: tuple[BindParameter[Any], ...] = tuple(bindparam(f"old_{name}") for name in names)
+    keys = values(*(column(name) for name in names), name="keys").data([one_key]).cte("keys")
+    return delete(rows).where(tuple_(*rows.primary_key).in_(select(keys)))
 
 
 def _select_definitions(kind: type[object]) -> Select[Any]:

@@ -76,7 +76,7 @@ class DefinitionsImports:
                 return
             await run_in_slices(check_import(self._broker, definitions))
             self._save(_CONTENT, await run_in_slices(_encode(definitions)))
-            await run_in_slices(self._apply(definitions))
+            await run_in_slices(self._apply(definitions), self._broker.store.waiting_changes)
 
     def _apply(self, definitions: ParsedDefinitions, first: int = 0) -> Steps[None]:
         """Apply the definitions from number `first` on, and store with each how many are."""

@@ -131,6 +131,16 @@ def test_schema_compiles_for_postgresql():
             assert "CREATE INDEX" in str(CreateIndex(index).compile(dialect=dialect))
 
 
+@pytest.mark.parametrize("kind", DEFINITION_TABLES, ids=DEFINITION_TABLES.get)
+def test_definitions_to_delete_are_searched_for(empty: sqlite3.Connection, kind: type[object]):
+    """A scan would make every unbind as slow as the number of bindings."""
+    sql = statements.delete(kind, 3)
+    plan = empty.execute(f"EXPLAIN QUERY PLAN {sql}", [""] * sql.count("?")).fetchall()
+    table = DEFINITION_TABLES[kind]
+    assert [text for *_, text in plan if text.startswith(f"SEARCH {table} ")]
+    assert not [text for *_, text in plan if text.startswith(f"SCAN {table}")]
+
+
 SQLITE_ONLY = re.compile(
     r"\b(PRAGMA|json_each|group_concat|sqlite_master|INSERT OR|ON CONFLICT|BEGIN IMMEDIATE)\b"
 )
