@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ from leveret.amqp_server.wire import METHODS_AT_ONCE
 from leveret.broker import Action, ConfirmWait, Plan
 from leveret.broker.events import firehose
 from leveret.broker.names import require_not_internal
-from leveret.broker.publishing.large_bodies import needs_parts, store_parts
+from leveret.broker.publishing.large_bodies import needs_parts, stage_runs, store_parts
 from leveret.broker.publishing.validation import (
     cc_and_bcc_keys,
     check_user_id_and_expiration,
@@ -59,7 +59,7 @@ from leveret.model.errors import (
 from leveret.model.history import OriginKind
 from leveret.model.message import DIRECT_REPLY_TO, LargeBody, Message, replace_property
 from leveret.model.run import Run
-from leveret.model.store import StoreState
+from leveret.model.store import StagedRuns, StoreState
 from leveret.queues.counters import QueueCounters
 from leveret.queues.entry import Entry, Outcome
 from leveret.queues.log.readers import OFFSET_ARGUMENT
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 QUEUES_PER_EFFORT = 8
 """Enqueuing a message to this many queues takes about as long as parsing it."""
 _PUBLISH, _ACK = (60, 40), (60, 80)
+_TX_COMMIT = (90, 20)
 
 
 class Confirms:
@@ -601,9 +602,30 @@ class Channel:
     def _on_tx_commit(self, _method: Any) -> None:
         if self.transaction is None:
             raise PreconditionFailed("channel is not transactional")
+        runs = self.transaction.runs_to_stage()
+        if runs and self.broker.store.state is not StoreState.FAILED:
+            self._stage_commit(runs)
+        else:
+            self._commit_transaction()
+
+    def _stage_commit(self, runs: list[Run]) -> None:
+        """Store the content of a large transaction, then commit it; later methods wait."""
+
+        def commit(staged: Sequence[StagedRuns] = ()) -> None:
+            for one in staged if self.closed else ():
+                self.broker.store.discard(one)
+            call = partial(self._commit_transaction, staged)
+            self.resume(partial(self._run_deferred, _TX_COMMIT, call))
+
+        self.begin_waiting()
+        # If the disk is full, the whole transaction joins the next batch that can be written.
+        stage_runs(self.broker, runs, on_staged=commit, on_failed=commit)
+
+    def _commit_transaction(self, staged: Sequence[StagedRuns] = ()) -> None:
+        assert self.transaction is not None
         if self.broker.store.state is StoreState.FAILED:
             self.raise_store_failed()
-        self.transaction.commit(self)
+        self.transaction.commit(self, staged)
         self.reply(commands.Tx.CommitOk(), durable=True)
 
     def _on_tx_rollback(self, _method: Any) -> None:

@@ -1,22 +1,26 @@
 """A transaction: publishes and settlements are kept until tx.commit, then joined to one batch.
 
 A commit happens within one tick, so all of it is in one batch of the store, and after a crash a
-batch is there completely or not at all. If a batch meets a full disk, the whole transaction joins
-the next batch, and is answered when it is on disk. Until the commit, messages are in memory only;
-all transactions of a broker together have one limit. A commit that acks records which a consumer
-group has given to another member fails as a whole. A store that has failed does not recover:
-clients with transactions are told at once, because a blocked publisher cannot commit.
+batch is there completely or not at all. The content of a large transaction is stored before, in
+several batches: it belongs to no message until the commit. If a batch meets a full disk, the whole
+transaction joins the next batch, and is answered when it is on disk. Until the commit, messages are
+in memory; all transactions of a broker together have one limit. A commit that acks records which a
+consumer group has given to another member fails as a whole. A store that has failed does not
+recover: clients with transactions are told at once, because a blocked publisher cannot commit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from leveret.amqp_server.codec import Publish
 from leveret.broker import Broker, Plan
+from leveret.broker.publishing.large_bodies import runs_to_stage
 from leveret.model.errors import BrokerError, PreconditionFailed
+from leveret.model.history import EventKind, Keep
 from leveret.model.run import Run
-from leveret.model.store import MustNotLose, StoreState
+from leveret.model.store import MustNotLose, StagedRuns, StoreState
 from leveret.queues.entry import Outcome
 from leveret.queues.port import MESSAGE_OVERHEAD
 
@@ -59,13 +63,21 @@ class Transaction:
             settled.update(deliveries)
         return settled
 
-    def commit(self, channel: Channel) -> None:
+    def runs_to_stage(self) -> list[Run]:
+        """Runs whose content should be stored before `commit`, because it is large."""
+        return runs_to_stage(self._broker, ((plan, run) for _, plan, run in self._publishes))
+
+    def commit(self, channel: Channel, staged: Sequence[StagedRuns] = ()) -> None:
         """Publish and settle; raises before anything is done if a settlement would have no effect.
 
         Consumer groups rebalance at the end of a tick, so no partition moves during a commit.
+        `staged`: runs whose content is in the store already.
         """
         self._require_not_fenced(channel)
         publishes = self._take_publishes()
+        for runs in staged:
+            for run in runs.runs:
+                run.mark_stored()
         settlements, self._settlements = self._settlements, []
         for publish, plan, run in publishes:
             if plan.version != channel.vhost.version:
@@ -74,8 +86,19 @@ class Transaction:
         if publishes:
             ids = [message_id for _, _, run in publishes for message_id in run.message_ids]
             channel.broker.store.save(MustNotLose(ids))
+        for runs in staged:
+            self._append_staged(runs)
         for deliveries, outcome in settlements:
             channel.settle_all(deliveries, outcome)
+
+    def _append_staged(self, staged: StagedRuns) -> None:
+        """Their messages have ids now."""
+        store = self._broker.store
+        for run in staged.runs:
+            run.read_assignments()
+            if run.keep is not Keep.NOTHING:
+                store.record_many(EventKind.PUBLISHED, 0, run.ids, run.origin)
+        store.append(staged)
 
     def _require_not_fenced(self, channel: Channel) -> None:
         """A record whose partition was taken from its consumer is processed by another one.

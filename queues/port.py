@@ -154,8 +154,8 @@ class Target(Protocol):
         One result per message; None if all of them are `ACCEPTED`.
         """
 
-    def stores_content(self, message: Message) -> bool:
-        """Whether the message will be written to the store as soon as it is enqueued here."""
+    def stores_content(self, persistent: bool) -> bool:
+        """Whether such a message will be written to the store as soon as it is enqueued here."""
 
     def rejects_dead_letter(self, message: Message) -> bool:
         """Whether this dead letter would be lost here because the target is full."""

@@ -58,7 +58,7 @@ class ReplyQueue:
         self._waiting += [Entry(message) for message in run.messages]
         return None
 
-    def stores_content(self, message: Message) -> bool:
+    def stores_content(self, persistent: bool) -> bool:
         return False
 
     def rejects_dead_letter(self, message: Message) -> bool:

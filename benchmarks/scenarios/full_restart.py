@@ -23,7 +23,8 @@ from leveret.model.definitions import (
     QueueDefinition,
 )
 from leveret.model.history import EventKind
-from leveret.model.store import NewMessage
+from leveret.model.message import Address, Message
+from leveret.model.run import Run
 from leveret.queues.storage.sql_store import SqlStore
 
 _EXCHANGE = "bench.restart"
@@ -69,9 +70,10 @@ class FullRestart:
                 store.save(BindingDefinition("/", _EXCHANGE, _name(number), "queue", key))
         properties = delivery_mode(persistent=True)
         for count, (_, number) in enumerate(product(range(each), range(queues))):
-            message_id = next(store.ids)
-            store.append(NewMessage(message_id, 1, 0, "", _name(number), properties, _BODY))
-            store.record(EventKind.ENQUEUED, first + number, message_id, size=len(_BODY))
+            message = Message.build(Address.of("", _name(number)), properties, _BODY)
+            message.id = next(store.ids)
+            store.append(Run.of([message]))
+            store.record(EventKind.ENQUEUED, first + number, message.id, size=len(_BODY))
             if count % _PER_BATCH == 0:
                 store.flush()
                 while store.backlog:  # noqa: ASYNC110 - the store has no event to wait for

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from leveret.model.history import EventKind
-from leveret.model.message import decode_properties, header_table, scan
+from leveret.model.message import Message, decode_properties, header_table, scan
+from leveret.model.run import Run
 from leveret.queues.log.files.reader import LogReader
 from leveret.queues.storage.directory import DATABASE_NAME
 from leveret.queues.storage.packing import unpack_ids, unpack_sizes
+from leveret.queues.storage.packs import Pack, PackRow
 from leveret.spark_sink.arrow.properties import decode_typed_headers, header_text
 from leveret.spark_sink.arrow.schemas import schema_of
 from leveret.spark_sink.arrow.selection import Split
@@ -41,11 +43,8 @@ _OTHER_COLUMNS = {
 _PROPERTIES = [
     c.name for c in schema_of("messages").columns if c.name not in _OTHER_COLUMNS | {"routing_key"}
 ]
-_MESSAGES = """
-SELECT m.id, m.time_ms, o.vhost, o.user, o.connection, m.exchange, m.routing_key, m.properties,
-       m.body, m.size
-  FROM messages m LEFT JOIN origins o ON o.id = m.origin
- WHERE m.id >= ? AND m.id < ? ORDER BY m.id"""
+_PACKS = "SELECT * FROM message_packs WHERE last_id >= ? AND id < ? ORDER BY id"
+_ORIGINS = "SELECT id, vhost, user, connection FROM origins WHERE id >= ? AND id < ?"
 _ROUTED = f"""
 SELECT e.queue_id, q.name, e.ids FROM events e JOIN queues q ON q.id = e.queue_id
  WHERE e.last_id >= ? AND e.first_id < ?
@@ -77,34 +76,33 @@ def _select(data_dir: Path, sql: str, split: Split) -> Iterator[Row]:
 def _messages(data_dir: Path, split: Split) -> Iterator[Row]:
     routed: dict[int, list[tuple[int, str]]] = {}
     for queue_id, name, ids in _select(data_dir, _ROUTED, split):
-        for message in unpack_ids(ids):
-            routed.setdefault(message, []).append((queue_id, name))
+        for number in unpack_ids(ids):
+            routed.setdefault(number, []).append((queue_id, name))
     parents = {
         copy: copy - distance
         for ids, sizes in _select(data_dir, _COPIED, split)
         for copy, distance in zip(unpack_ids(ids), unpack_sizes(sizes), strict=True)
     }
-    for row in _select(data_dir, _MESSAGES, split):
-        (
-            number,
-            time_ms,
-            vhost,
-            user,
-            connection,
-            exchange,
-            key,
-            properties,
-            body,
-            size,
-        ) = row
-        decoded = decode_properties(properties)
+    origins = {number: names for number, *names in _select(data_dir, _ORIGINS, Split(0, 2**62, 0))}
+    for message in _stored_messages(data_dir, split):
+        decoded = decode_properties(message.properties)
         values = [decoded.get(name) for name in _PROPERTIES]
-        queues = [name for _, name in sorted(routed.get(number, ()))]
+        queues = [name for _, name in sorted(routed.get(message.id, ()))]
         yield (
-            number, _time(time_ms), vhost, user, connection, exchange, key, *values,
-            _texts(decoded.get("headers")), body, size, queues[0] if queues else None, queues,
-            _typed(properties), parents.get(number),
+            message.id, _time(message.time_ms), *origins.get(message.origin, (None,) * 3),
+            message.exchange, message.routing_key, *values, _texts(decoded.get("headers")),
+            message.body, message.body_size, queues[0] if queues else None, queues,
+            _typed(message.properties), parents.get(message.id),
         )  # fmt: skip
+
+
+def _stored_messages(data_dir: Path, split: Split) -> Iterator[Message]:
+    for row in _select(data_dir, _PACKS, split):
+        pack = Pack(PackRow(*row))
+        ids = [number for number in pack.ids if split.from_id <= number < split.to_id]
+        for run in pack.select(ids):
+            if isinstance(run, Run):
+                yield from run
 
 
 def _events(data_dir: Path, split: Split) -> Iterator[Row]:

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 
 from leveret.model.history import Keep
-from leveret.model.message import FRAME_OVERHEAD, Address, Message, Scan, scan
-from leveret.model.store import NewMessageTuple
+from leveret.model.message import FRAME_OVERHEAD, Address, LargeBody, Message, Scan, scan
 
 
 class Run:
@@ -91,6 +90,11 @@ class Run:
         return self.ids
 
     @property
+    def large_body(self) -> LargeBody | None:
+        """The body of a message that is alone in its run, if it is large."""
+        return None if self._messages is None else self._messages[0].large_body
+
+    @property
     def content_size(self) -> int:
         """Bytes of all headers and bodies."""
         if self._messages is not None:
@@ -121,33 +125,31 @@ class Run:
                 made.append(message)
         return self._messages
 
+    def mark_stored(self) -> None:
+        """The content of all messages is in the store."""
+        self.is_stored = True
+        for message in self._messages or ():
+            message.stored = True
+
+    def shift_time(self, milliseconds: int) -> None:
+        """The wall clock was set by this much since the messages were stored."""
+        self.time_ms += milliseconds
+        for message in self._messages or ():
+            message.time_ms += milliseconds
+
+    def read_assignments(self) -> None:
+        """Take over what its messages were assigned, if they were routed one by one."""
+        if self._messages is not None:
+            first = self._messages[0]
+            self.ids = [message.id for message in self._messages]
+            self.time_ms, self.origin, self.keep = first.time_ms, first.origin, first.keep
+
     def assign_messages(self) -> None:
         """Tell the single messages what the run has been assigned."""
         time_ms, origin, keep = self.time_ms, self.origin, self.keep
         for message, message_id in zip(self._messages or (), self.ids, strict=True):
             message.id, message.time_ms = message_id, time_ms
             message.origin, message.keep = origin, keep
-
-    @property
-    def rows(self) -> list[NewMessageTuple]:
-        """The rows of a packed run in the store."""
-        exchange, key = self.address.exchange, self.address.routing_key
-        time_ms, origin, keep = self.time_ms, self.origin, self.keep
-        return [
-            (
-                message_id,
-                time_ms,
-                origin,
-                exchange,
-                key,
-                frames[19 : 7 + header_size],
-                frames[15 + header_size : -1] if body_size else b"",
-                keep,
-            )
-            for message_id, frames, header_size, body_size in zip(
-                self.ids, self.frames, self.header_sizes, self.body_sizes, strict=True
-            )
-        ]
 
     def frames_for(self, channel: int, frame_max: int) -> list[bytes] | None:
         """The content frames of a packed run for a channel; None if a frame is too long for it.

@@ -14,14 +14,15 @@ A queue holds a message id at most once, ever: dead-lettering publishes under a 
 """
 
 from array import array
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from leveret.model.definitions import Definition
-from leveret.model.history import EventKind, Keep
-from leveret.model.message import Body, LargeBody, Message
+from leveret.model.history import EventKind
+from leveret.model.message import Body, Message
+from leveret.model.run import Run
 
 
 class StoreError(Exception):
@@ -56,22 +57,6 @@ class StoreState(Enum):
 
 
 # -- messages ------------------------------------------------------------------------------------
-
-
-class NewMessage(NamedTuple):
-    """Content to be stored; `append` also accepts a plain tuple in this order."""
-
-    id: int
-    time_ms: int
-    origin: int
-    exchange: str
-    routing_key: str
-    properties: bytes
-    body: Body
-    keep: int = Keep.FULL
-
-
-NewMessageTuple: TypeAlias = tuple[int, int, int, str, str, bytes, Body, int]
 
 
 class StoredMessage(NamedTuple):
@@ -111,7 +96,34 @@ class UnreadableMessage(NamedTuple):
     was_lost: bool = False
 
 
+class StagedRuns(Protocol):
+    """Runs whose content was stored by `Store.stage`."""
+
+    @property
+    def runs(self) -> Sequence[Run]: ...
+
+
 LoadResult: TypeAlias = StoredMessage | UnreadableMessage
+LoadedRun: TypeAlias = Run | UnreadableMessage
+
+
+def split_runs(loaded: Iterable[LoadedRun]) -> Iterator[LoadResult]:
+    """The single messages."""
+    for result in loaded:
+        if isinstance(result, UnreadableMessage):
+            yield result
+            continue
+        exchange, key = result.address.exchange, result.address.routing_key
+        for message in result.messages:
+            yield StoredMessage(
+                message.id,
+                message.time_ms,
+                message.origin,
+                exchange,
+                key,
+                message.properties,
+                message.body_in_pieces(),
+            )
 
 
 # -- what `save` accepts beside definitions ------------------------------------------------------
@@ -397,11 +409,24 @@ class Store(Protocol):
     def recover(self) -> RecoveredState:
         """Open the store; once, before anything else. Blocks, so clients are accepted after it."""
 
-    def append(self, *messages: NewMessage | NewMessageTuple) -> None:
-        """Store the content of messages, each once, regardless of the number of queues."""
+    def append(self, content: Run | StagedRuns) -> None:
+        """Store the content of messages, each once, regardless of the number of queues.
 
-    def reserve_parts(self, body: LargeBody) -> int:
-        """Reserve ids for the parts of a large body; returns the first.
+        A message with a large body is alone in its run.
+        """
+
+    def stage(self, runs: Sequence[Run]) -> StagedRuns:
+        """Store the content of messages that have no ids yet, before they are published.
+
+        When they have their ids, in ascending order, give the result to `append`, or to `discard`
+        if they are not published; until then the content belongs to no message.
+        """
+
+    def discard(self, staged: StagedRuns) -> None:
+        """These messages are not published: their content may be deleted."""
+
+    def reserve_parts(self, count: int) -> int:
+        """Reserve ids for the parts of a large body, or of a staged pack; returns the first.
 
         A body of more than `PARTS_FROM` bytes is stored in parts, in the batch of its message or
         before; the row of the message names the first one (`LargeBody.first_part`).
@@ -409,6 +434,9 @@ class Store(Protocol):
 
     def append_parts(self, first_id: int, parts: Sequence[bytes]) -> None:
         """Store these parts of a body, the first of them under this id."""
+
+    def release_parts(self, first_id: int, count: int) -> None:
+        """No message will refer to these parts: they may be deleted."""
 
     def record(
         self,
@@ -470,6 +498,9 @@ class Store(Protocol):
 
     def load(self, message_ids: Sequence[int]) -> Awaitable[list[LoadResult]]:
         """Read committed content: one result per id, in the given order."""
+
+    def load_runs(self, message_ids: Sequence[int]) -> Awaitable[list[LoadedRun]]:
+        """Read committed content by ascending id: messages that were stored as a run are one."""
 
     def apply_retention(self, request: RetentionRequest) -> Awaitable[Usage]:
         """Trim history in slices between commits."""

@@ -25,26 +25,26 @@ import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from typing import Any
 
 from leveret.model.definitions import QueueDefinition
 from leveret.model.errors import AccessRefused
 from leveret.model.history import EventKind, Keep
-from leveret.model.message import PARTS_FROM, LargeBody, Message
+from leveret.model.message import PARTS_FROM, LargeBody, Message, part_count
 from leveret.model.run import Run
 from leveret.model.store import (
     DELIVERY_COUNT,
     LiveMessages,
+    LoadedRun,
     LoadResult,
-    NewMessageTuple,
     Snapshot,
     Spill,
     Store,
     StoredMessage,
     StoreError,
     UnreadableMessage,
+    split_runs,
 )
 from leveret.queues.classic.crash_redelivery import RedeliveryLease
 from leveret.queues.classic.dead_lettering import Cause, DeadLetterer
@@ -333,7 +333,7 @@ class ClassicQueue:
             self.backlog.spill(run.messages, run.body_sizes)
         else:
             journal.record_enqueued_run(run)
-            self.backlog.extend(LiveMessages(array("Q", run.ids), array("I", run.body_sizes)))
+            self.backlog.append_run(run)
 
     # Limits ------------------------------------------------------------------------------------
 
@@ -352,9 +352,9 @@ class ClassicQueue:
             self._deliver_ready()
         return self._rejects(message)
 
-    def stores_content(self, message: Message) -> bool:
+    def stores_content(self, persistent: bool) -> bool:
         journal = self.journal
-        return journal is not None and (message.scan.persistent or journal.keep > Keep.NOTHING)
+        return journal is not None and (persistent or journal.keep > Keep.NOTHING)
 
     def rejects_dead_letter(self, message: Message) -> bool:
         """A queue that dead-letters rejected messages passes the message on instead."""
@@ -562,6 +562,7 @@ class ClassicQueue:
             self._read_ahead(is_wanted=True)
             return None
         if self.ready.first_id > self._last_deliverable_id():
+            self._read_ahead(is_wanted=True)  # a priority queue needs all of its backlog first
             return None
         entry = self.ready.popleft()
         if self.options.is_quorum and not entry.delivery_count:
@@ -681,7 +682,10 @@ class ClassicQueue:
     def restore_first(self, first: LoadResult) -> None:
         """The message at the head was read after a start: it may expire, and has an age."""
         if not self.is_closed and not self.ready and self.backlog.take_first(first.id):
-            self._on_loaded([first])
+            if isinstance(first, StoredMessage):
+                self._on_loaded([Run.of([Message.restored(first)])])
+            else:
+                self._on_loaded([first])
 
     def mark_redelivered(self, message_id: int) -> None:
         """Only where deliveries may have been undone by a crash."""
@@ -717,12 +721,15 @@ class ClassicQueue:
     def _read(self, max_count: int = READ_AHEAD) -> None:
         self.backlog.read(self._load_stored, self._on_loaded, self._on_load_failed, max_count)
 
-    async def _load_stored(self, ids: Sequence[int]) -> list[LoadResult]:
-        return [] if self.journal is None else await self.journal.load(ids)
+    async def _load_stored(self, ids: Sequence[int]) -> list[LoadedRun]:
+        return [] if self.journal is None else await self.journal.load_runs(ids)
 
-    def _on_loaded(self, loaded: list[LoadResult]) -> None:
+    async def _load_messages(self, ids: Sequence[int]) -> list[LoadResult]:
+        return list(split_runs(await self.backlog.load(self._load_stored, ids)))
+
+    def _on_loaded(self, loaded: list[LoadedRun]) -> None:
         for result in loaded:
-            if not isinstance(result, UnreadableMessage):
+            if isinstance(result, Run):
                 self._restore(result)
             elif not result.was_lost:
                 self.counters.unreadable += 1
@@ -737,15 +744,33 @@ class ClassicQueue:
         log.warning("queue %s: %s; trying again", self.name, error)
         self._callbacks.wake_at(self._callbacks.now_ms() + READ_RETRY_MS, self)
 
-    def _restore(self, stored: StoredMessage) -> None:
-        message = Message.restored(stored)
-        message.time_ms += self._callbacks.clock_shift_ms(stored.id)
-        if stored.id <= self._recovered_to and not message.scan.persistent:
-            if self.journal is not None:
-                self.journal.record_settled(EventKind.DROPPED, [stored.id])
+    def _restore(self, run: Run) -> None:
+        run.shift_time(self._callbacks.clock_shift_ms(run.ids[0]))
+        if self._may_restore_whole(run):
+            self.ready.append_run(run)
+            self.ready_bytes += sum(run.body_sizes)
             return
-        was_delivered = stored.id <= self._redelivered_to
-        entry = Entry(message, was_delivered or self.backlog.is_redelivered(stored.id))
+        for message in run.messages:
+            self._restore_message(message)
+
+    def _may_restore_whole(self, run: Run) -> bool:
+        """Whether nothing has to be known of its single messages."""
+        return (
+            self._is_plain
+            and run.scan.expiration is None
+            and run.ids[0] > self._redelivered_to
+            and (run.persistent or run.ids[0] > self._recovered_to)
+            and not self.backlog.has_redelivered
+            and not self._recovered_delivery_counts
+        )
+
+    def _restore_message(self, message: Message) -> None:
+        if message.id <= self._recovered_to and not message.scan.persistent:
+            if self.journal is not None:
+                self.journal.record_settled(EventKind.DROPPED, [message.id])
+            return
+        was_delivered = message.id <= self._redelivered_to
+        entry = Entry(message, was_delivered or self.backlog.is_redelivered(message.id))
         entry.expires_ms = expiry_of(self.options, message)
         entry.delivery_count = self._recovered_delivery_counts.pop(entry.id, 0)
         if entry.delivery_count:
@@ -834,8 +859,8 @@ class ClassicQueue:
         start = max(0, offset - len(unacked) - len(self.ready))
         missing = count - len(entries)
         disk_ids = self.backlog.ids(start, missing)
-        load = partial(self.backlog.load, self._load_stored)
-        return PeekedMessages(entries, unacked_count, disk_ids, self._redelivered_to, load)
+        redelivered_to = self._redelivered_to
+        return PeekedMessages(entries, unacked_count, disk_ids, redelivered_to, self._load_messages)
 
     # Consumers ---------------------------------------------------------------------------------
 
@@ -866,7 +891,8 @@ def write_content(store: Store, message: Message) -> None:
     """Append a message's content to the batch: once, however many queues it goes to."""
     if message.large_body is not None:
         write_parts(store, message.large_body)
-    store.append(_row(message))
+    message.stored = True
+    store.append(Run.of([message]))
     if message.keep is not Keep.NOTHING:
         store.record(EventKind.PUBLISHED, 0, message.id, message.origin)
 
@@ -874,23 +900,8 @@ def write_content(store: Store, message: Message) -> None:
 def write_parts(store: Store, body: LargeBody) -> None:
     """Append the parts of a large body to the batch, unless they are stored already."""
     if len(body) > PARTS_FROM and not body.first_part:
-        body.first_part = store.reserve_parts(body)
+        body.first_part = store.reserve_parts(part_count(len(body)))
         store.append_parts(body.first_part, list(body.parts()))
-
-
-def _row(message: Message) -> NewMessageTuple:
-    message.stored = True
-    address = message.address
-    return (
-        message.id,
-        message.time_ms,
-        message.origin,
-        address.exchange,
-        address.routing_key,
-        message.properties,
-        message.body if message.large_body is None else message.large_body,
-        message.keep,
-    )
 
 
 class Journal:
@@ -933,7 +944,7 @@ class Journal:
                 if not message.stored:
                     write_content(store, message)
         elif not run.is_stored:
-            store.append(*run.rows)
+            store.append(run)
             run.is_stored = True
             if run.keep is not Keep.NOTHING:
                 store.record_many(EventKind.PUBLISHED, 0, run.ids, run.origin)
@@ -1010,10 +1021,10 @@ class Journal:
 
     # Content and snapshots ---------------------------------------------------------------------
 
-    async def load(self, ids: Sequence[int]) -> list[LoadResult]:
+    async def load_runs(self, ids: Sequence[int]) -> list[LoadedRun]:
         """Read content from disk, after messages that were just enqueued have been written."""
         await self._commits.committed()
-        return await self._store.load(ids)
+        return await self._store.load_runs(ids)
 
     def snapshot(self, live: LiveMessages, attempts: tuple[LiveMessages, ...] = ()) -> None:
         trim = self.keep is Keep.NOTHING

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import compress
 
 from leveret.model.message import Message
+from leveret.model.run import Run
 from leveret.model.store import (
     LiveMessages,
-    LoadResult,
+    LoadedRun,
     Spill,
     SpilledMessage,
-    StoredMessage,
     StoreError,
     UnreadableMessage,
 )
@@ -29,8 +29,8 @@ READ_AHEAD_BYTES = 4 * 1024 * 1024
 _COMPACT_AT = 65_536
 _STORED, _SPILLED = b"\1", b"\0"
 
-Load = Callable[[Sequence[int]], Awaitable[list[LoadResult]]]
-OnLoaded = Callable[[list[LoadResult]], None]
+Load = Callable[[Sequence[int]], Awaitable[list[LoadedRun]]]
+OnLoaded = Callable[[list[LoadedRun]], None]
 OnFailed = Callable[[StoreError], None]
 
 
@@ -60,6 +60,10 @@ class DiskBacklog:
         """Add a message whose content is in the store."""
         self.extend(LiveMessages(array("Q", [message_id]), array("I", [size])))
 
+    def append_run(self, run: Run) -> None:
+        """Add messages whose content is in the store."""
+        self._add(run.ids, run.body_sizes, _STORED)
+
     def extend(self, messages: LiveMessages) -> None:
         """Add messages whose content is in the store."""
         self._add(messages.ids, messages.sizes, _STORED)
@@ -84,6 +88,10 @@ class DiskBacklog:
         if self._redelivered is None:
             self._redelivered = set()
         self._redelivered.add(message_id)
+
+    @property
+    def has_redelivered(self) -> bool:
+        return self._redelivered is not None
 
     def is_redelivered(self, message_id: int) -> bool:
         return self._redelivered is not None and message_id in self._redelivered
@@ -115,17 +123,25 @@ class DiskBacklog:
 
     # Reading -----------------------------------------------------------------------------------
 
-    async def load(self, load_stored: Load, ids: Sequence[int]) -> list[LoadResult]:
+    async def load(self, load_stored: Load, ids: Sequence[int]) -> list[LoadedRun]:
         """The content of these messages, which ascend; `load_stored` reads from the store."""
         if self.files is None:
             return await load_stored(ids)
-        results = await self.files.load(ids)
-        others = [i for i in ids if not isinstance(results.get(i), SpilledMessage)]
+        spilled = await self.files.load(ids)
+        results: list[LoadedRun] = []
+        others = [i for i in ids if not isinstance(spilled.get(i), SpilledMessage)]
         if others:
             stored = await load_stored(others)
-            results |= {r.id: r for r in stored if isinstance(r, StoredMessage)}
-        missing = "no such message"
-        return [results.get(i) or UnreadableMessage(i, missing) for i in ids]
+            results += [one for one in stored if isinstance(one, Run)]
+        found = {message_id for run in results for message_id in run.ids}  # type: ignore[union-attr]
+        for message_id in ids:
+            result = spilled.get(message_id)
+            if isinstance(result, SpilledMessage):
+                results.append(Run.of([Message.restored(result)]))
+            elif message_id not in found:
+                missing = UnreadableMessage(message_id, "no such message")
+                results.append(result if isinstance(result, UnreadableMessage) else missing)
+        return sorted(results, key=_first_id)
 
     def read(
         self,
@@ -194,3 +210,7 @@ class DiskBacklog:
         if stop > _COMPACT_AT and stop * 2 > len(self._ids):
             del self._ids[:stop], self._sizes[:stop], self._is_stored[:stop]
             self._head = 0
+
+
+def _first_id(loaded: LoadedRun) -> int:
+    return loaded.ids[0] if isinstance(loaded, Run) else loaded.id

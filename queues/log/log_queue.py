@@ -107,7 +107,7 @@ class LogBase:
     def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
         return [self.enqueue(message) for message in run.messages]
 
-    def stores_content(self, message: Message) -> bool:
+    def stores_content(self, persistent: bool) -> bool:
         return False
 
     def rejects_dead_letter(self, message: Message) -> bool:

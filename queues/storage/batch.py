@@ -5,21 +5,21 @@ thread until its outcome is reported. Flattening, packing and checksums happen t
 """
 
 from bisect import bisect_right
-from collections.abc import MutableSequence
+from collections.abc import Iterator, MutableSequence, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from leveret.model.definitions import Definition, LogEnd
 from leveret.model.history import REPEATABLE_KINDS, EventKind
-from leveret.model.message import LargeBody
+from leveret.model.run import Run
 from leveret.model.store import (
     LiveMessages,
     LoggedMessage,
     LogSink,
-    NewMessage,
-    NewMessageTuple,
     Snapshot,
     WriterJob,
 )
+from leveret.queues.storage.packs import StagedPack
 
 EventKey: TypeAlias = tuple[EventKind, int, int, str | None]
 """kind, queue id, actor, detail"""
@@ -35,16 +35,20 @@ class Batch:
 
     __slots__ = (
         "atomic", "bytes", "changes", "events", "is_awaited", "jobs", "log_bytes", "log_ends",
-        "logs", "must_not_lose", "number", "parts", "requires_sync", "rows", "snapshots",
+        "logs", "must_not_lose", "number", "parts", "released_parts", "requires_sync", "runs",
+        "snapshots",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.bytes = 0
         self.log_bytes = 0
-        self.rows: list[NewMessage | NewMessageTuple] = []
+        self.runs: list[Run | StagedPack] = []
+        """New messages. Their ids are higher than those of earlier batches."""
         self.parts: list[tuple[int, bytes]] = []
         """Ids and data of parts of large bodies."""
+        self.released_parts: set[int] = set()
+        """Parts that no message will refer to. They alone are no reason to write a batch."""
         self.events: dict[EventKey, EventGroup] = {}
         self.changes: dict[DefinitionKey, tuple[Definition, bool]] = {}
         """The last change per key; True saves, False deletes."""
@@ -53,9 +57,9 @@ class Batch:
         self.log_ends: list[LogEnd] = []
         """Set by the writer when it has written the logs."""
         self.jobs: list[WriterJob] = []
-        self.must_not_lose: set[int] = set()
+        self.must_not_lose = IdSet()
         """Messages that a full disk must not lose."""
-        self.atomic: set[int] = set()
+        self.atomic = IdSet()
         """Those that, after a crash, must be on disk with the rest of the batch or not at all."""
         self.requires_sync = False
         self.is_awaited = False
@@ -68,7 +72,7 @@ class Batch:
     @property
     def is_empty(self) -> bool:
         return not (
-            self.rows
+            self.runs
             or self.parts
             or self.events
             or self.logs
@@ -82,7 +86,7 @@ class Batch:
     def may_sync_later(self) -> bool:
         """No client waits for it, and losing it in a power failure only causes redeliveries."""
         return not (
-            self.rows
+            self.runs
             or self.parts
             or self.logs
             or self.jobs
@@ -94,7 +98,7 @@ class Batch:
     @property
     def has_sql(self) -> bool:
         return bool(
-            self.rows
+            self.runs
             or self.parts
             or self.events
             or self.changes
@@ -115,6 +119,7 @@ class Batch:
         """
         if failed.must_not_lose:
             self._carry_content(failed)
+        self.released_parts |= failed.released_parts
         for key, (time_ms, ids, sizes) in failed.events.items():
             newer = self.events.get(key)
             if newer is not None:
@@ -128,11 +133,12 @@ class Batch:
         self.drop(lost)
 
     def _carry_content(self, failed: "Batch") -> None:
-        rows = [row for row in failed.rows if row[0] in failed.must_not_lose]
-        self.rows[:0] = rows
-        bodies = [row[6] for row in rows if isinstance(row[6], LargeBody)]
-        self.bytes += sum(len(row[5]) + len(row[6]) for row in rows)
-        self.bytes -= sum(len(body) for body in bodies if body.first_part)  # as their parts
+        runs = [run for failed_run in failed.runs for run in _chosen(failed_run, failed)]
+        self.runs[:0] = runs
+        self.bytes += sum(map(stored_bytes, runs))
+        bodies = [
+            run.large_body for run in runs if isinstance(run, Run) and run.large_body is not None
+        ]
         needed = {i for body in bodies for i in range(body.first_part, body.end_part)}
         parts = [part for part in failed.parts if part[0] in needed]
         self.parts[:0] = parts
@@ -140,10 +146,10 @@ class Batch:
         for sink, records in failed.logs_with(failed.must_not_lose).items():
             self.logs[sink] = [*records, *self.logs.get(sink, ())]
             self.log_bytes += sum(record.body_size for record in records)
-        self.must_not_lose |= failed.must_not_lose
-        self.atomic |= failed.atomic
+        self.must_not_lose.add_all(failed.must_not_lose)
+        self.atomic.add_all(failed.atomic)
 
-    def logs_with(self, message_ids: set[int]) -> dict[LogSink, list[LoggedMessage]]:
+    def logs_with(self, message_ids: "IdSet") -> dict[LogSink, list[LoggedMessage]]:
         """The log records of these messages."""
         chosen = {
             sink: [record for record in records if record.id in message_ids]
@@ -173,6 +179,24 @@ class Batch:
             self.snapshots[queue_id] = Snapshot(queue_id, parts, snapshot.trim)
 
 
+def stored_bytes(run: Run | StagedPack) -> int:
+    """Bytes of a run without those that are stored in parts."""
+    if isinstance(run, StagedPack):
+        return len(run.sizes) + len(run.crcs)
+    body = run.large_body
+    return run.content_size - (len(body) if body is not None and body.first_part else 0)
+
+
+def _chosen(run: Run | StagedPack, failed: Batch) -> Iterator[Run | StagedPack]:
+    """The messages of a run that a full disk must not lose."""
+    if isinstance(run, StagedPack):  # of a transaction
+        yield run
+        return
+    messages = [message for message in run.messages if message.id in failed.must_not_lose]
+    if messages:
+        yield run if len(messages) == len(run) else Run.of(messages)
+
+
 def _without(part: LiveMessages, lost: "IdRanges") -> LiveMessages:
     if part.ids and min(part.ids) > lost.newest:
         return part
@@ -182,6 +206,43 @@ def _without(part: LiveMessages, lost: "IdRanges") -> LiveMessages:
             ids.append(message_id)
             sizes.append(size)
     return LiveMessages(ids, sizes, part.detail)
+
+
+class IdSet:
+    """Ids that are rarely looked up: adding a hundred thousand of them takes no time."""
+
+    __slots__ = ("_added", "_ids")
+
+    def __init__(self, *added: Sequence[int]) -> None:
+        self._added = list(added)
+        self._ids: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._added or self._ids)
+
+    def __iter__(self) -> Iterator[int]:
+        self._join()
+        return iter(self._ids)
+
+    def __contains__(self, message_id: int) -> bool:
+        self._join()
+        return message_id in self._ids
+
+    def add(self, ids: Sequence[int]) -> None:
+        if ids:
+            self._added.append(ids)
+
+    def add_all(self, other: "IdSet") -> None:
+        self._added += other._added
+        self._ids |= other._ids
+
+    def clear(self) -> None:
+        self._added, self._ids = [], set()
+
+    def _join(self) -> None:
+        for ids in self._added:
+            self._ids.update(ids)
+        self._added = []
 
 
 class IdRanges:
@@ -207,7 +268,7 @@ class IdRanges:
     def add_batch(self, batch: Batch) -> None:
         """Add the messages a failed batch has lost. No other batch has ids between two of these."""
         continues = False
-        for message_id in sorted(row[0] for row in batch.rows):
+        for message_id in sorted(chain.from_iterable(run.ids for run in batch.runs)):
             if message_id in batch.must_not_lose:
                 continues = False
             else:

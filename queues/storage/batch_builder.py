@@ -11,25 +11,25 @@ from typing import Final
 
 from leveret.model.definitions import Definition
 from leveret.model.history import SIZED_KINDS, EventKind
-from leveret.model.message import LargeBody, part_count
+from leveret.model.run import Run
 from leveret.model.store import (
     DatabaseSize,
     LoggedMessage,
     LogSink,
     LostData,
     MustNotLose,
-    NewMessage,
-    NewMessageTuple,
     OnCommitted,
     OnFailed,
     RequireSync,
     Saved,
     Snapshot,
+    StagedRuns,
     StoreState,
     Usage,
     WriterJob,
 )
-from leveret.queues.storage.batch import Batch
+from leveret.queues.storage.batch import Batch, stored_bytes
+from leveret.queues.storage.packs import StagedPack, stage_pack
 from leveret.queues.storage.statements import KEY_COLUMNS
 
 
@@ -79,19 +79,30 @@ class BatchBuilder:
     def waiting_changes(self) -> int:
         return len(self._batch.changes)
 
-    def append(self, *messages: NewMessage | NewMessageTuple) -> None:
+    def append(self, content: Run | StagedRuns) -> None:
         batch = self._batch
-        batch.rows += messages
-        for message in messages:
-            batch.bytes += len(message[5])  # a message may be all properties
-            body = message[6]
-            if isinstance(body, bytes) or not body.first_part:  # parts are counted when appended
-                batch.bytes += len(body)
+        if isinstance(content, Run) or (isinstance(content, StagedPack) and content.is_consecutive):
+            batch.runs.append(content)
+            batch.bytes += stored_bytes(content)
+        else:  # other messages have ids between these: they need packs of their own
+            self.discard(content)
+            for run in content.runs:
+                self.append(run)
 
-    def reserve_parts(self, body: LargeBody) -> int:
-        """The id of the first part of a body that is to be stored with `append_parts`."""
+    def stage(self, runs: Sequence[Run]) -> StagedRuns:
+        pack, parts = stage_pack(runs)
+        pack.first_part = self.reserve_parts(len(parts))
+        self.append_parts(pack.first_part, parts)
+        return pack
+
+    def discard(self, staged: StagedRuns) -> None:
+        if isinstance(staged, StagedPack):
+            self.release_parts(staged.first_part, staged.parts)
+
+    def reserve_parts(self, count: int) -> int:
+        """The id of the first of these parts, which are to be stored with `append_parts`."""
         first = next(self._part_ids)
-        for _ in range(part_count(len(body)) - 1):
+        for _ in range(count - 1):
             next(self._part_ids)
         return first
 
@@ -99,6 +110,9 @@ class BatchBuilder:
         batch = self._batch
         batch.parts += zip(count(first_id), parts, strict=False)
         batch.bytes += sum(map(len, parts))
+
+    def release_parts(self, first_id: int, count: int) -> None:
+        self._batch.released_parts.update(range(first_id, first_id + count))
 
     def record(
         self,
@@ -144,9 +158,9 @@ class BatchBuilder:
         if isinstance(value, Snapshot):
             self._batch.snapshots[value.queue_id] = value
         elif isinstance(value, MustNotLose):
-            self._batch.must_not_lose.update(value.message_ids)
+            self._batch.must_not_lose.add(value.message_ids)
             if value.atomic:
-                self._batch.atomic.update(value.message_ids)
+                self._batch.atomic.add(value.message_ids)
         elif isinstance(value, RequireSync):
             self._batch.requires_sync = True
         else:

@@ -23,9 +23,9 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "log_ends": (
         "queue_id", "next_offset", "reserved_to",
     ),
-    "messages": (
-        "id", "time_ms", "origin", "keep", "size", "exchange", "routing_key", "properties",
-        "body", "head_crc", "body_crc", "first_part",
+    "message_packs": (
+        "id", "last_id", "count", "first_ms", "last_ms", "keep", "body_bytes", "has_bodies",
+        "first_part", "parts", "runs", "ids", "sizes", "crcs", "body_crc", "crc", "data",
     ),
     "meta": (
         "key", "value",
@@ -76,7 +76,7 @@ PRIMARY_KEYS: Final[dict[str, tuple[str, ...]]] = {
     "log_ends": (
         "queue_id",
     ),
-    "messages": (
+    "message_packs": (
         "id",
     ),
     "meta": (
@@ -145,8 +145,8 @@ RETIRE_TRANSIENT_QUEUES: Final = """UPDATE queues SET deleted_ms=? WHERE queues.
 AND queues.deleted_ms IS NULL"""
 CLOSE_ORIGINS: Final = """UPDATE origins SET closed_ms=? WHERE origins.closed_ms IS
 NULL"""
-LAST_MESSAGE: Final = """SELECT coalesce(max(messages.id), 0) AS coalesce_1 FROM
-messages"""
+LAST_MESSAGE: Final = """SELECT coalesce((SELECT message_packs.last_id FROM
+message_packs ORDER BY message_packs.id DESC LIMIT 1 OFFSET 0), 0) AS coalesce_1"""
 LAST_PART: Final = """SELECT coalesce(max(body_parts.id), 0) AS coalesce_1 FROM
 body_parts"""
 LAST_DELIVERED: Final = """SELECT coalesce(max(queues.delivered_to), 0) AS
@@ -157,58 +157,88 @@ LAST_QUEUE: Final = """SELECT coalesce(max(queues.id), 0) AS coalesce_1 FROM
 queues"""
 LAST_ORIGIN: Final = """SELECT coalesce(max(origins.id), 0) AS coalesce_1 FROM
 origins"""
-LOAD_LARGE: Final = """SELECT messages.id, messages.time_ms, messages.origin,
-messages.exchange, messages.routing_key, messages.properties, messages.size, messages.head_crc,
-messages.body_crc, messages.first_part FROM messages WHERE messages.id = ? AND
-messages.first_part IS NOT NULL"""
 LOAD_PART: Final = """SELECT body_parts.data FROM body_parts WHERE
 body_parts.id = ?"""
-LOAD: Final = """SELECT group_concat(messages.id) AS group_concat_1,
-group_concat(messages.time_ms) AS group_concat_2, group_concat(messages.origin) AS
-group_concat_3, group_concat(messages.size) AS group_concat_4,
-group_concat(length(CAST(messages.exchange AS BLOB))) AS group_concat_5,
-group_concat(length(CAST(messages.routing_key AS BLOB))) AS group_concat_6,
-group_concat(length(CAST(messages.properties AS BLOB))) AS group_concat_7,
-group_concat(coalesce(length(CAST(messages.body AS BLOB)), -1)) AS group_concat_8,
-group_concat(messages.head_crc) AS group_concat_9, group_concat(messages.body_crc) AS
-group_concat_10, group_concat(CAST(messages.exchange AS TEXT), '') AS group_concat_11,
-group_concat(CAST(messages.routing_key AS TEXT), '') AS group_concat_12,
-group_concat(CAST(messages.properties AS TEXT), '') AS group_concat_13,
-group_concat(coalesce(CAST(messages.body AS TEXT), ''), '') AS group_concat_14 FROM messages
-WHERE messages.id IN (SELECT anon_1.value FROM json_each(?) AS anon_1)"""
-LOAD_RUN: Final = """SELECT group_concat(messages.id) AS group_concat_1,
-group_concat(messages.time_ms) AS group_concat_2, group_concat(messages.origin) AS
-group_concat_3, group_concat(messages.size) AS group_concat_4,
-group_concat(length(CAST(messages.exchange AS BLOB))) AS group_concat_5,
-group_concat(length(CAST(messages.routing_key AS BLOB))) AS group_concat_6,
-group_concat(length(CAST(messages.properties AS BLOB))) AS group_concat_7,
-group_concat(coalesce(length(CAST(messages.body AS BLOB)), -1)) AS group_concat_8,
-group_concat(messages.head_crc) AS group_concat_9, group_concat(messages.body_crc) AS
-group_concat_10, group_concat(CAST(messages.exchange AS TEXT), '') AS group_concat_11,
-group_concat(CAST(messages.routing_key AS TEXT), '') AS group_concat_12,
-group_concat(CAST(messages.properties AS TEXT), '') AS group_concat_13,
-group_concat(coalesce(CAST(messages.body AS TEXT), ''), '') AS group_concat_14 FROM messages
-WHERE messages.id BETWEEN ? AND ?"""
-NEXT_MESSAGE: Final = """SELECT min(messages.id) AS min_1 FROM messages WHERE
-messages.id > ? AND messages.id <= ?"""
-SLICE_TIMES: Final = """SELECT min(messages.time_ms) AS min_1,
-max(messages.time_ms) AS max_1 FROM messages WHERE messages.id BETWEEN ? AND ?"""
-DELETE_SLICE: Final = """DELETE FROM messages WHERE messages.id BETWEEN ? AND ?
-AND messages.time_ms < ? AND (messages.id NOT IN (SELECT anon_1.value FROM json_each(?) AS
-anon_1)) RETURNING id, keep > 0 AS anon_2"""
-DELETE_SETTLED_LATE: Final = """DELETE FROM messages WHERE messages.id IN (SELECT
-anon_1.value FROM json_each(?) AS anon_1) RETURNING id, keep > 0 AS anon_2"""
-DELETE_UNKEPT: Final = """DELETE FROM messages WHERE messages.id BETWEEN ? AND ?
-AND messages.keep = 0 AND (messages.id NOT IN (SELECT anon_1.value FROM json_each(?) AS anon_1))"""
-STRIP_SLICE: Final = """UPDATE messages SET body=NULL, body_crc=0,
-first_part=NULL WHERE messages.id BETWEEN ? AND ? AND messages.keep = 1 AND (messages.body IS NOT
-NULL OR messages.first_part IS NOT NULL) AND (messages.id NOT IN (SELECT anon_1.value FROM
-json_each(?) AS anon_1))"""
-UNUSED_PARTS: Final = """SELECT body_parts.id FROM body_parts WHERE NOT (EXISTS
-(SELECT 1 AS anon_1 FROM messages WHERE messages.first_part > body_parts.id - 512 AND
-messages.first_part <= body_parts.id AND body_parts.id < messages.first_part + (messages.size +
-1048575) / 1048576)) AND (body_parts.id NOT IN (SELECT anon_2.value FROM json_each(?) AS anon_2))
+LOAD: Final = """SELECT group_concat(coalesce(message_packs.id, -1)) AS
+group_concat_1, group_concat(coalesce(message_packs.last_id, -1)) AS group_concat_2,
+group_concat(coalesce(message_packs.count, -1)) AS group_concat_3,
+group_concat(coalesce(message_packs.first_ms, -1)) AS group_concat_4,
+group_concat(coalesce(message_packs.last_ms, -1)) AS group_concat_5,
+group_concat(coalesce(message_packs.keep, -1)) AS group_concat_6,
+group_concat(coalesce(message_packs.body_bytes, -1)) AS group_concat_7,
+group_concat(coalesce(message_packs.has_bodies, -1)) AS group_concat_8,
+group_concat(coalesce(message_packs.first_part, -1)) AS group_concat_9,
+group_concat(coalesce(message_packs.parts, -1)) AS group_concat_10,
+group_concat(coalesce(message_packs.body_crc, -1)) AS group_concat_11,
+group_concat(coalesce(message_packs.crc, -1)) AS group_concat_12,
+group_concat(coalesce(length(message_packs.runs), -1)) AS group_concat_13,
+group_concat(coalesce(length(message_packs.ids), -1)) AS group_concat_14,
+group_concat(coalesce(length(message_packs.sizes), -1)) AS group_concat_15,
+group_concat(coalesce(length(message_packs.crcs), -1)) AS group_concat_16,
+group_concat(coalesce(length(message_packs.data), -1)) AS group_concat_17,
+group_concat(coalesce(CAST(message_packs.runs AS TEXT), ''), '') AS group_concat_18,
+group_concat(coalesce(CAST(message_packs.ids AS TEXT), ''), '') AS group_concat_19,
+group_concat(coalesce(CAST(message_packs.sizes AS TEXT), ''), '') AS group_concat_20,
+group_concat(coalesce(CAST(message_packs.crcs AS TEXT), ''), '') AS group_concat_21,
+group_concat(coalesce(CAST(message_packs.data AS TEXT), ''), '') AS group_concat_22 FROM
+message_packs WHERE message_packs.id IN (SELECT (SELECT max(older.id) AS max_1 FROM message_packs
+AS older WHERE older.id <= wanted.value) AS anon_1 FROM json_each(?) AS wanted)"""
+LOAD_RUN: Final = """SELECT group_concat(coalesce(message_packs.id, -1)) AS
+group_concat_1, group_concat(coalesce(message_packs.last_id, -1)) AS group_concat_2,
+group_concat(coalesce(message_packs.count, -1)) AS group_concat_3,
+group_concat(coalesce(message_packs.first_ms, -1)) AS group_concat_4,
+group_concat(coalesce(message_packs.last_ms, -1)) AS group_concat_5,
+group_concat(coalesce(message_packs.keep, -1)) AS group_concat_6,
+group_concat(coalesce(message_packs.body_bytes, -1)) AS group_concat_7,
+group_concat(coalesce(message_packs.has_bodies, -1)) AS group_concat_8,
+group_concat(coalesce(message_packs.first_part, -1)) AS group_concat_9,
+group_concat(coalesce(message_packs.parts, -1)) AS group_concat_10,
+group_concat(coalesce(message_packs.body_crc, -1)) AS group_concat_11,
+group_concat(coalesce(message_packs.crc, -1)) AS group_concat_12,
+group_concat(coalesce(length(message_packs.runs), -1)) AS group_concat_13,
+group_concat(coalesce(length(message_packs.ids), -1)) AS group_concat_14,
+group_concat(coalesce(length(message_packs.sizes), -1)) AS group_concat_15,
+group_concat(coalesce(length(message_packs.crcs), -1)) AS group_concat_16,
+group_concat(coalesce(length(message_packs.data), -1)) AS group_concat_17,
+group_concat(coalesce(CAST(message_packs.runs AS TEXT), ''), '') AS group_concat_18,
+group_concat(coalesce(CAST(message_packs.ids AS TEXT), ''), '') AS group_concat_19,
+group_concat(coalesce(CAST(message_packs.sizes AS TEXT), ''), '') AS group_concat_20,
+group_concat(coalesce(CAST(message_packs.crcs AS TEXT), ''), '') AS group_concat_21,
+group_concat(coalesce(CAST(message_packs.data AS TEXT), ''), '') AS group_concat_22 FROM
+message_packs WHERE message_packs.id >= coalesce((SELECT max(older.id) AS max_1 FROM
+message_packs AS older WHERE older.id <= ?), 0) AND message_packs.id <= ?"""
+NEXT_PACK: Final = """SELECT message_packs.id, message_packs.last_id FROM
+message_packs WHERE message_packs.id > ? AND message_packs.id <= ? ORDER BY message_packs.id
+LIMIT 1 OFFSET 0"""
+PACK_INDEX: Final = """SELECT message_packs.id, message_packs.last_id,
+message_packs.count, message_packs.first_ms, message_packs.last_ms, message_packs.keep,
+message_packs.body_bytes, message_packs.has_bodies, message_packs.first_part,
+message_packs.parts, message_packs.runs, message_packs.ids, message_packs.sizes,
+message_packs.crcs, message_packs.body_crc, message_packs.crc FROM message_packs WHERE
+message_packs.id = ?"""
+PACKS_TO_TRIM: Final = """SELECT message_packs.id, message_packs.last_id,
+message_packs.count, message_packs.first_ms, message_packs.last_ms, message_packs.keep,
+message_packs.has_bodies, coalesce(length(message_packs.data), 0) AS coalesce_1 FROM
+message_packs WHERE message_packs.id > ? AND message_packs.last_id <= ? ORDER BY message_packs.id
 LIMIT ? OFFSET 0"""
+PACKS_OF_MESSAGES: Final = """SELECT message_packs.id, message_packs.last_id,
+message_packs.count, message_packs.first_ms, message_packs.last_ms, message_packs.keep,
+message_packs.has_bodies, coalesce(length(message_packs.data), 0) AS coalesce_1 FROM
+message_packs WHERE message_packs.id IN (SELECT (SELECT max(older.id) AS max_1 FROM message_packs
+AS older WHERE older.id <= wanted.value) AS anon_1 FROM json_each(?) AS wanted)"""
+READ_PACK: Final = """SELECT message_packs.id, message_packs.last_id,
+message_packs.count, message_packs.first_ms, message_packs.last_ms, message_packs.keep,
+message_packs.body_bytes, message_packs.has_bodies, message_packs.first_part,
+message_packs.parts, message_packs.runs, message_packs.ids, message_packs.sizes,
+message_packs.crcs, message_packs.body_crc, message_packs.crc, message_packs.data FROM
+message_packs WHERE message_packs.id = ?"""
+DELETE_PACKS: Final = """DELETE FROM message_packs WHERE message_packs.id IN
+(SELECT anon_1.value FROM json_each(?) AS anon_1)"""
+UNUSED_PARTS: Final = """SELECT body_parts.id FROM body_parts WHERE NOT (EXISTS
+(SELECT 1 AS anon_1 FROM message_packs WHERE message_packs.first_part > body_parts.id - 512 AND
+message_packs.first_part <= body_parts.id AND body_parts.id < message_packs.first_part +
+message_packs.parts)) AND (body_parts.id NOT IN (SELECT anon_2.value FROM json_each(?) AS
+anon_2)) LIMIT ? OFFSET 0"""
 DELETE_PARTS: Final = """DELETE FROM body_parts WHERE body_parts.id IN (SELECT
 anon_1.value FROM json_each(?) AS anon_1)"""
 EVENT_SLICE: Final = """SELECT max(slice.id) AS max_1, min(slice.time_ms) AS
@@ -224,19 +254,20 @@ DELETE_QUEUES: Final = """DELETE FROM queues WHERE queues.deleted_ms < ? AND
 queues.id < (SELECT max(newer.id) AS max_1 FROM queues AS newer) AND NOT (EXISTS (SELECT 1 AS
 anon_1 FROM events WHERE events.queue_id = queues.id))"""
 CONTENT_RANGE: Final = """SELECT coalesce(first.id, 0) AS coalesce_1,
-coalesce(last.id, 0) AS coalesce_2, coalesce(first.time_ms, 0) AS coalesce_3,
-coalesce(last.time_ms, 0) AS coalesce_4 FROM (SELECT min(messages.id) AS low, max(messages.id) AS
-high FROM messages) AS bounds LEFT OUTER JOIN messages AS first ON first.id = bounds.low LEFT
-OUTER JOIN messages AS last ON last.id = bounds.high"""
-ONE_MESSAGE: Final = """SELECT messages.id, messages.time_ms, messages.exchange,
-messages.routing_key, messages.properties, coalesce(messages.body, (SELECT
-CAST(group_concat(CAST(parts.data AS TEXT), '') AS BLOB) AS group_concat_1 FROM (SELECT
-body_parts.data AS data FROM body_parts WHERE body_parts.id >= messages.first_part AND
-body_parts.id < messages.first_part + (messages.size + 1048575) / 1048576 ORDER BY body_parts.id)
-AS parts)) AS coalesce_1, messages.size, messages.keep, origins.id AS id_1, origins.kind,
-origins.vhost, origins.user, origins.connection, origins.channel, origins.consumer_tag,
-origins.created_ms, origins.closed_ms FROM messages LEFT OUTER JOIN origins ON origins.id =
-messages.origin WHERE messages.id = ?"""
+coalesce(last.last_id, 0) AS coalesce_2, coalesce(first.first_ms, 0) AS coalesce_3,
+coalesce(last.last_ms, 0) AS coalesce_4 FROM (SELECT min(message_packs.id) AS low,
+max(message_packs.id) AS high FROM message_packs) AS bounds LEFT OUTER JOIN message_packs AS
+first ON first.id = bounds.low LEFT OUTER JOIN message_packs AS last ON last.id = bounds.high"""
+PACK_OF_MESSAGE: Final = """SELECT message_packs.id, message_packs.last_id,
+message_packs.count, message_packs.first_ms, message_packs.last_ms, message_packs.keep,
+message_packs.body_bytes, message_packs.has_bodies, message_packs.first_part,
+message_packs.parts, message_packs.runs, message_packs.ids, message_packs.sizes,
+message_packs.crcs, message_packs.body_crc, message_packs.crc, message_packs.data FROM
+message_packs WHERE message_packs.id = (SELECT max(older.id) AS max_1 FROM message_packs AS older
+WHERE older.id <= ?) AND message_packs.last_id >= ?"""
+ONE_ORIGIN: Final = """SELECT origins.id, origins.kind, origins.vhost,
+origins.user, origins.connection, origins.channel, origins.consumer_tag, origins.created_ms,
+origins.closed_ms FROM origins WHERE origins.id = ?"""
 EVENTS_OF_MESSAGE: Final = """SELECT events.time_ms, events.kind, events.queue_id,
 queues.vhost, queues.name, queues.kind AS kind_1, events.detail, events.ids, events.sizes,
 origins.id, origins.kind AS kind_2, origins.vhost AS vhost_1, origins.user, origins.connection,
@@ -244,29 +275,32 @@ origins.channel, origins.consumer_tag, origins.created_ms, origins.closed_ms FRO
 OUTER JOIN queues ON queues.id = events.queue_id LEFT OUTER JOIN origins ON origins.id =
 events.actor WHERE events.first_id <= ? AND events.last_id >= ? AND instr(events.ids, ?) > 0 AND
 events.kind != 30 ORDER BY events.time_ms, events.id"""
-FIND_PROPERTIES: Final = """SELECT messages.id, messages.properties FROM messages
-WHERE instr(messages.properties, ?) > 0 ORDER BY messages.id DESC LIMIT ? OFFSET 0"""
-OLDEST_HISTORY: Final = """SELECT min(oldest.time_ms) AS min_1 FROM (SELECT
-anon_1.time_ms AS time_ms FROM (SELECT messages.time_ms AS time_ms FROM messages ORDER BY
-messages.id LIMIT 1 OFFSET 0) AS anon_1 UNION ALL SELECT anon_2.time_ms AS time_ms FROM (SELECT
-events.time_ms AS time_ms FROM events ORDER BY events.id LIMIT 1 OFFSET 0) AS anon_2) AS oldest"""
+FIND_BYTES: Final = """SELECT message_packs.id, message_packs.last_id,
+message_packs.count, message_packs.first_ms, message_packs.last_ms, message_packs.keep,
+message_packs.body_bytes, message_packs.has_bodies, message_packs.first_part,
+message_packs.parts, message_packs.runs, message_packs.ids, message_packs.sizes,
+message_packs.crcs, message_packs.body_crc, message_packs.crc, message_packs.data FROM
+message_packs WHERE instr(message_packs.data, ?) > 0 OR message_packs.parts > 0 AND
+message_packs.data IS NULL ORDER BY message_packs.id DESC"""
+OLDEST_HISTORY: Final = """SELECT min(oldest.ms) AS min_1 FROM (SELECT anon_1.ms AS
+ms FROM (SELECT message_packs.first_ms AS ms FROM message_packs ORDER BY message_packs.id LIMIT 1
+OFFSET 0) AS anon_1 UNION ALL SELECT anon_2.ms AS ms FROM (SELECT events.time_ms AS ms FROM
+events ORDER BY events.id LIMIT 1 OFFSET 0) AS anon_2) AS oldest"""
 VHOST_EXISTED_BEFORE: Final = """SELECT (EXISTS (SELECT 1 AS anon_2 FROM origins WHERE
 origins.vhost = ? AND origins.created_ms < ?)) OR (EXISTS (SELECT 1 AS anon_3 FROM queues WHERE
 queues.vhost = ? AND queues.deleted_ms < ?)) AS anon_1"""
 DELETED_QUEUES: Final = """SELECT DISTINCT queues.vhost, queues.name FROM queues
 WHERE queues.deleted_ms IS NOT NULL"""
-COUNT_MESSAGES: Final = """SELECT count(*) AS count_1 FROM messages"""
+COUNT_MESSAGES: Final = """SELECT coalesce(sum(message_packs.count), 0) AS
+coalesce_1 FROM message_packs"""
 COUNT_EVENTS: Final = """SELECT coalesce(sum(events.count), 0) AS coalesce_1 FROM
 events WHERE (events.kind NOT IN (21, 30))"""
 EVENT_TIMES: Final = """SELECT first.time_ms, last.time_ms AS time_ms_1 FROM
 (SELECT min(events.id) AS low, max(events.id) AS high FROM events) AS bounds LEFT OUTER JOIN
 events AS first ON first.id = bounds.low LEFT OUTER JOIN events AS last ON last.id = bounds.high"""
-INSERT_MESSAGES: Final = """INSERT INTO messages (id, time_ms, origin, keep, size,
-exchange, routing_key, properties, body, head_crc, body_crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?,
-?, ?)"""
-INSERT_LARGE_MESSAGE: Final = """INSERT INTO messages (id, time_ms, origin, keep, size,
-exchange, routing_key, properties, body, head_crc, body_crc, first_part) VALUES (?, ?, ?, ?, ?,
-?, ?, ?, ?, ?, ?, ?)"""
+INSERT_PACKS: Final = """INSERT INTO message_packs (id, last_id, count, first_ms,
+last_ms, keep, body_bytes, has_bodies, first_part, parts, runs, ids, sizes, crcs, body_crc, crc,
+data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 INSERT_PART: Final = """INSERT INTO body_parts (id, data) VALUES (?, ?)"""
 INSERT_EVENTS: Final = """INSERT INTO events (id, time_ms, kind, queue_id, actor,
 detail, count, first_id, last_id, ids, sizes, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""

@@ -29,10 +29,10 @@ from sqlalchemy import (
     Delete,
     FromClause,
     Insert,
-    LargeBinary,
     Select,
     Table,
     Text,
+    and_,
     bindparam,
     cast,
     column,
@@ -53,8 +53,7 @@ from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from leveret.model.definitions import DEFINITION_TABLES, QueueDefinition
-from leveret.model.history import DELIVERY_KINDS, INTERNAL_KINDS, STATE_KINDS, EventKind, Keep
-from leveret.model.message import PART_BYTES
+from leveret.model.history import DELIVERY_KINDS, INTERNAL_KINDS, STATE_KINDS, EventKind
 from leveret.queues.storage import schema
 from leveret.queues.storage.directory import SCHEMA_FILE
 from leveret.queues.storage.schema import (
@@ -62,7 +61,7 @@ from leveret.queues.storage.schema import (
     events,
     group_offsets,
     log_ends,
-    messages,
+    message_packs,
     meta,
     metadata,
     origins,
@@ -159,7 +158,10 @@ def _highest(numbers: ColumnElement[int]) -> Select[Any]:
     return select(func.coalesce(func.max(numbers), 0))
 
 
-LAST_MESSAGE = _highest(messages.c.id)
+LAST_MESSAGE = select(func.coalesce(
+    select(message_packs.c.last_id).order_by(message_packs.c.id.desc()).limit(1).scalar_subquery(),
+    0,
+))  # fmt: skip
 LAST_PART = _highest(body_parts.c.id)
 LAST_DELIVERED = _highest(queues.c.delivered_to)
 LAST_EVENT = _highest(events.c.id)
@@ -169,96 +171,86 @@ LAST_ORIGIN = _highest(origins.c.id)
 # -- content -------------------------------------------------------------------------------------
 
 
+def _pack_of(message: ColumnElement[int]) -> ColumnElement[int]:
+    """The id of the pack that has a message, if any has it."""
+    older = message_packs.alias("older")
+    return (
+        select(func.max(older.c.id)).where(older.c.id <= message).correlate_except(older)
+    ).scalar_subquery()
+
+
 def _length(content: ColumnElement[Any]) -> ColumnElement[int]:
-    return func.length(cast(content, LargeBinary))
+    return func.coalesce(func.length(content), -1)
 
 
 def _joined(content: ColumnElement[Any]) -> ColumnElement[str]:
-    return func.group_concat(cast(content, Text), "")
+    return func.group_concat(func.coalesce(cast(content, Text), ""), "")
 
 
 # Under load one result row costs one wait for the GIL, a thousand rows cost a thousand. Every
 # aggregate of a query sees the rows in the same order, so the lengths tell where to cut.
 # One aggregate per number: joining the numbers of a row first would cost four times as much.
-_LOAD_NUMBERS = (
-    messages.c.id,
-    messages.c.time_ms,
-    messages.c.origin,
-    messages.c.size,
-    _length(messages.c.exchange),
-    _length(messages.c.routing_key),
-    _length(messages.c.properties),
-    func.coalesce(_length(messages.c.body), -1),
-    messages.c.head_crc,
-    messages.c.body_crc,
-)
+_NUMBERS = tuple(
+    message_packs.c[name]
+    for name in (
+        "id", "last_id", "count", "first_ms", "last_ms", "keep", "body_bytes", "has_bodies",
+        "first_part", "parts", "body_crc", "crc",
+    )
+)  # fmt: skip
+_BLOBS = tuple(message_packs.c[name] for name in ("runs", "ids", "sizes", "crcs", "data"))
 _LOAD = select(
-    *(func.group_concat(number) for number in _LOAD_NUMBERS),
-    _joined(messages.c.exchange),
-    _joined(messages.c.routing_key),
-    _joined(messages.c.properties),
-    func.group_concat(func.coalesce(cast(messages.c.body, Text), ""), ""),
+    *(func.group_concat(func.coalesce(number, -1)) for number in _NUMBERS),
+    *(func.group_concat(_length(blob)) for blob in _BLOBS),
+    *(_joined(blob) for blob in _BLOBS),
 )
-LOAD_LARGE = select(
-    messages.c.id,
-    messages.c.time_ms,
-    messages.c.origin,
-    messages.c.exchange,
-    messages.c.routing_key,
-    messages.c.properties,
-    messages.c.size,
-    messages.c.head_crc,
-    messages.c.body_crc,
-    messages.c.first_part,
-).where(messages.c.id == bindparam("message"), messages.c.first_part.is_not(None))
 LOAD_PART = select(body_parts.c.data).where(body_parts.c.id == bindparam("part"))
-LOAD = _LOAD.where(messages.c.id.in_(_listed("ids")))
-LOAD_RUN = _LOAD.where(messages.c.id.between(bindparam("first"), bindparam("last")))
+_wanted = func.json_each(bindparam("ids")).table_valued("value", name="wanted")
+_is_wanted = message_packs.c.id.in_(select(_pack_of(_wanted.c.value)).select_from(_wanted))
+LOAD = _LOAD.where(_is_wanted)
+LOAD_RUN = _LOAD.where(
+    message_packs.c.id >= func.coalesce(_pack_of(bindparam("first")), 0),
+    message_packs.c.id <= bindparam("last"),
+)
+
+NEXT_PACK = (
+    select(message_packs.c.id, message_packs.c.last_id)
+    .where(message_packs.c.id > bindparam("after"), message_packs.c.id <= bindparam("upto"))
+    .order_by(message_packs.c.id)
+    .limit(1)
+)
+PACK_INDEX = select(*(each for each in message_packs.c if each.name != "data")).where(
+    message_packs.c.id == bindparam("pack")
+)
 
 # -- retention -----------------------------------------------------------------------------------
 
-_in_slice = messages.c.id.between(bindparam("first"), bindparam("last"))
-_is_not_live = messages.c.id.not_in(_listed("live"))
-
-NEXT_MESSAGE = select(func.min(messages.c.id)).where(
-    messages.c.id > bindparam("after"), messages.c.id <= bindparam("upto")
+# What retention looks at before it reads whole packs.
+_packs_to_trim = select(
+    *(
+        message_packs.c[name]
+        for name in ("id", "last_id", "count", "first_ms", "last_ms", "keep", "has_bodies")
+    ),
+    func.coalesce(func.length(message_packs.c.data), 0),
 )
-SLICE_TIMES = select(func.min(messages.c.time_ms), func.max(messages.c.time_ms)).where(_in_slice)
-# Ids of deleted rows, and whether readers of the history saw these rows (see `trims`).
-_deleted_messages = (messages.c.id, messages.c.keep > Keep.NOTHING)
-DELETE_SLICE = (
-    delete(messages)
-    .where(_in_slice, messages.c.time_ms < bindparam("before_ms"), _is_not_live)
-    .returning(*_deleted_messages)
-)
-DELETE_SETTLED_LATE = (
-    delete(messages).where(messages.c.id.in_(_listed("ids"))).returning(*_deleted_messages)
-)
-DELETE_UNKEPT = delete(messages).where(_in_slice, messages.c.keep == Keep.NOTHING, _is_not_live)
-STRIP_SLICE = (
-    update(messages)
-    .values(body=None, body_crc=0, first_part=None)
-    .where(
-        _in_slice,
-        messages.c.keep == Keep.METADATA,
-        or_(messages.c.body.is_not(None), messages.c.first_part.is_not(None)),
-        _is_not_live,
+PACKS_TO_TRIM = (
+    _packs_to_trim.where(
+        message_packs.c.id > bindparam("after"), message_packs.c.last_id <= bindparam("upto")
     )
+    .order_by(message_packs.c.id)
+    .limit(bindparam("count"))
 )
-
-
-def _parts_of_message() -> ColumnElement[int]:
-    return (messages.c.size + (PART_BYTES - 1)) // PART_BYTES
-
+PACKS_OF_MESSAGES = _packs_to_trim.where(_is_wanted)
+READ_PACK = select(message_packs).where(message_packs.c.id == bindparam("pack"))
+DELETE_PACKS = delete(message_packs).where(message_packs.c.id.in_(_listed("ids")))
 
 # Parts that belong to no message; `waiting` are those whose message is not stored yet. A body has
 # at most 512 parts.
 _is_part_of_a_message = (
     select(literal(1))
     .where(
-        messages.c.first_part > body_parts.c.id - 512,
-        messages.c.first_part <= body_parts.c.id,
-        body_parts.c.id < messages.c.first_part + _parts_of_message(),
+        message_packs.c.first_part > body_parts.c.id - 512,
+        message_packs.c.first_part <= body_parts.c.id,
+        body_parts.c.id < message_packs.c.first_part + message_packs.c.parts,
     )
     .exists()
 )
@@ -320,43 +312,21 @@ def _first_and_last(rows: Table) -> tuple[FromClause, FromClause, FromClause]:
     return first, last, joined
 
 
-_first, _last, _both = _first_and_last(messages)
+_first, _last, _both = _first_and_last(message_packs)
 CONTENT_RANGE = select(
     *(
         func.coalesce(number, 0)
-        for number in (_first.c.id, _last.c.id, _first.c.time_ms, _last.c.time_ms)
+        for number in (_first.c.id, _last.c.last_id, _first.c.first_ms, _last.c.last_ms)
     )
 ).select_from(_both)
 
 # -- history -------------------------------------------------------------------------------------
 
-_ordered_parts = (
-    select(body_parts.c.data)
-    .where(
-        body_parts.c.id >= messages.c.first_part,
-        body_parts.c.id < messages.c.first_part + _parts_of_message(),
-    )
-    .order_by(body_parts.c.id)
-    .correlate(messages)
-    .subquery("parts")
+PACK_OF_MESSAGE = select(message_packs).where(
+    message_packs.c.id == _pack_of(bindparam("message")),
+    message_packs.c.last_id >= bindparam("same_message"),
 )
-body_of_message: Final[ColumnElement[Any]] = func.coalesce(
-    messages.c.body,
-    select(cast(func.group_concat(cast(_ordered_parts.c.data, Text), ""), LargeBinary))
-    .select_from(_ordered_parts)
-    .scalar_subquery(),
-)
-"""The body of a message, in one row or in parts."""
-
-ONE_MESSAGE = (
-    select(
-        messages.c.id, messages.c.time_ms, messages.c.exchange, messages.c.routing_key,
-        messages.c.properties, body_of_message, messages.c.size, messages.c.keep,
-        *origins.c,
-    )
-    .select_from(messages.outerjoin(origins, origins.c.id == messages.c.origin))
-    .where(messages.c.id == bindparam("message"))
-)  # fmt: skip
+ONE_ORIGIN = select(*origins.c).where(origins.c.id == bindparam("origin"))
 EVENTS_OF_MESSAGE = (
     select(
         events.c.time_ms, events.c.kind, events.c.queue_id,
@@ -377,19 +347,23 @@ EVENTS_OF_MESSAGE = (
     )
     .order_by(events.c.time_ms, events.c.id)
 )  # fmt: skip
-FIND_PROPERTIES = (
-    select(messages.c.id, messages.c.properties)
-    .where(func.instr(messages.c.properties, bindparam("bytes")) > 0)
-    .order_by(messages.c.id.desc())
-    .limit(bindparam("limit"))
+FIND_BYTES = (
+    select(message_packs)
+    .where(
+        or_(
+            func.instr(message_packs.c.data, bindparam("bytes")) > 0,
+            and_(message_packs.c.parts > 0, message_packs.c.data.is_(None)),
+        )
+    )
+    .order_by(message_packs.c.id.desc())
 )
 _oldest = union_all(
     *(
-        select(select(rows.c.time_ms).order_by(rows.c.id).limit(1).subquery().c.time_ms)
-        for rows in (messages, events)
+        select(select(time.label("ms")).order_by(time.table.c.id).limit(1).subquery().c.ms)
+        for time in (message_packs.c.first_ms, events.c.time_ms)
     )
 ).subquery("oldest")
-OLDEST_HISTORY = select(func.min(_oldest.c.time_ms))
+OLDEST_HISTORY = select(func.min(_oldest.c.ms))
 VHOST_EXISTED_BEFORE = select(
     or_(
         select(literal(1))
@@ -403,7 +377,7 @@ VHOST_EXISTED_BEFORE = select(
 DELETED_QUEUES = (
     select(queues.c.vhost, queues.c.name).where(queues.c.deleted_ms.is_not(None)).distinct()
 )
-COUNT_MESSAGES = select(func.count()).select_from(messages)
+COUNT_MESSAGES = select(func.coalesce(func.sum(message_packs.c.count), 0))
 COUNT_EVENTS = select(func.coalesce(func.sum(events.c.count), 0)).where(
     events.c.kind.not_in(_INTERNAL)
 )
@@ -412,9 +386,7 @@ EVENT_TIMES = select(_first_event.c.time_ms, _last_event.c.time_ms).select_from(
 
 # -- statements of many rows: compiled for one ---------------------------------------------------
 
-_ROW_COLUMNS = [name for name in messages.columns.keys() if name != "first_part"]  # noqa: SIM118
-INSERT_MESSAGES = insert(messages).values({name: bindparam(f"new_{name}") for name in _ROW_COLUMNS})
-INSERT_LARGE_MESSAGE = insert(messages)
+INSERT_PACKS = insert(message_packs)
 INSERT_PART = insert(body_parts)
 INSERT_EVENTS = insert(events)
 

@@ -21,6 +21,7 @@ from leveret.model.store import StoreError
 from leveret.queues.storage import compiled_statements as compiled
 from leveret.queues.storage.directory import DATABASE_NAME
 from leveret.queues.storage.packing import pack_ids, unpack_ids, unpack_sizes
+from leveret.queues.storage.packs import DamagedPack, Pack, PackedRun, PackRow
 from leveret.queues.storage.read_only import open_read_only
 
 FIND_LIMIT: Final = 100
@@ -121,33 +122,77 @@ class HistoryReader:
 
     def _message(self, message_id: int) -> MessageHistory | None:
         with _opened(self._database) as connection:
-            row = connection.execute(compiled.ONE_MESSAGE, (message_id,)).fetchone()
-            if row is None:
+            found = _stored_message(connection, message_id)
+            if found is None:
                 return None
+            run, properties, body, size, keep = found
             event_rows = connection.execute(
                 compiled.EVENTS_OF_MESSAGE, (message_id, message_id, pack_ids([message_id]))
             ).fetchall()
-        id_, time_ms, exchange, key, properties, body, size, keep, *origin = row
-        found = [_event(event_row, message_id) for event_row in event_rows]
-        events = [event for event in found if event is not None]
+            origin = connection.execute(compiled.ONE_ORIGIN, (run.origin,)).fetchone()
+        found_events = [_event(event_row, message_id) for event_row in event_rows]
+        events = [event for event in found_events if event is not None]
         distances = [event.size for event in events if event.kind is EventKind.COPIED]
         return MessageHistory(
-            id=id_,
-            time_ms=time_ms,
-            publisher=_origin(origin),
-            exchange=exchange,
-            routing_key=key,
+            id=message_id,
+            time_ms=run.time_ms,
+            publisher=_origin(origin or [None]),
+            exchange=run.exchange,
+            routing_key=run.routing_key,
             properties=properties,
             body=body,
             size=size,
-            keep=Keep(keep),
+            keep=keep,
             events=tuple(event for event in events if event.kind not in INTERNAL_KINDS),
-            parent=id_ - (distances[0] or 0) if distances else None,
+            parent=message_id - (distances[0] or 0) if distances else None,
         )
 
     def _find(self, piece: bytes, limit: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
         with _opened(self._database) as connection:
-            return connection.execute(compiled.FIND_PROPERTIES, (piece, limit)).fetchall()
+            for row in connection.execute(compiled.FIND_BYTES, (piece,)):
+                pack = _read_pack(connection, PackRow(*row))
+                if pack is None:
+                    continue
+                contents = list(zip(pack.ids, pack.contents(), strict=True))
+                for message_id, (properties, _, _) in reversed(contents):
+                    if piece in properties:
+                        found.append((message_id, properties))
+                        if len(found) == limit:
+                            return found
+        return found
+
+
+def _read_pack(connection: sqlite3.Connection, row: PackRow) -> Pack | None:
+    """The pack with its data, wherever that is; None if it is damaged."""
+    data = row.data if row.data is not None else b"".join(_parts(connection, row))
+    try:
+        return Pack(row, data)
+    except DamagedPack:
+        return None
+
+
+def _parts(connection: sqlite3.Connection, row: PackRow) -> Iterator[bytes]:
+    first = row.first_part or 0
+    for part in range(first, first + row.parts):
+        for (data,) in connection.execute(compiled.LOAD_PART, (part,)):
+            yield data
+
+
+def _stored_message(
+    connection: sqlite3.Connection, message_id: int
+) -> tuple[PackedRun, bytes, bytes | None, int, Keep] | None:
+    """Its run, properties, body, size of the body, and what history keeps of it."""
+    row = connection.execute(compiled.PACK_OF_MESSAGE, (message_id, message_id)).fetchone()
+    pack = None if row is None else _read_pack(connection, PackRow(*row))
+    at = None if pack is None else pack.maybe_position(message_id)
+    if pack is None or at is None:
+        return None
+    properties, body, size = next(pack.contents(at, at + 1))
+    if pack.row.parts and pack.row.data is not None:
+        body = b"".join(_parts(connection, pack.row))
+    run = next(run for run in pack.runs if run.start <= at < run.end)
+    return run, properties, body, size, Keep(pack.row.keep)
 
 
 class HistoryTotalsReader:

@@ -6,29 +6,37 @@ definitions are not kept, because nothing survives the process.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from leveret.model.history import FIRST_SETTLING, LAST_SETTLING, EventKind
+from leveret.model.message import Message
+from leveret.model.run import Run
 from leveret.model.store import (
     BatchCommitted,
+    LoadedRun,
     LoadResult,
     LogSink,
-    NewMessage,
-    NewMessageTuple,
     OnCommitted,
     OnFailed,
     RecoveredState,
     RetentionRequest,
     Spill,
-    StoredMessage,
+    StagedRuns,
     StoreError,
     StoreState,
     UnreadableMessage,
     Usage,
+    split_runs,
 )
 from leveret.queues.storage.batch import Batch
 from leveret.queues.storage.batch_builder import BatchBuilder, wall_clock_ms
 
 _ENQUEUED_KINDS = frozenset({EventKind.ENQUEUED, EventKind.ENQUEUED_TRANSIENT})
+
+
+@dataclass(frozen=True, slots=True)
+class _UnstoredRuns:
+    runs: Sequence[Run]
 
 
 class MemoryStore(BatchBuilder):
@@ -42,7 +50,7 @@ class MemoryStore(BatchBuilder):
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         super().__init__(on_committed=on_committed, on_failed=on_failed, now_ms=now_ms)
-        self._content: dict[int, NewMessage | NewMessageTuple] = {}
+        self._content: dict[int, Message] = {}
         self._queue_counts: dict[int, int] = {}
         """How many queues hold each message."""
         self._bytes = 0
@@ -76,9 +84,12 @@ class MemoryStore(BatchBuilder):
             self._flushing = False
 
     def _apply(self, batch: Batch) -> None:
-        for row in batch.rows:
-            self._content[row[0]] = row
-            self._bytes += len(row[5]) + len(row[6])
+        appended = [
+            message for run in batch.runs if isinstance(run, Run) for message in run.messages
+        ]
+        for message in appended:
+            self._content[message.id] = message
+            self._bytes += message.content_size
         queue_counts = self._queue_counts
         settled: list[int] = []
         for (kind, _, _, _), (_, ids, _) in batch.events.items():
@@ -89,15 +100,19 @@ class MemoryStore(BatchBuilder):
                 settled.extend(ids)
         for message_id in settled:
             queue_counts[message_id] = queue_counts.get(message_id, 0) - 1
-        for message_id in {*settled, *(row[0] for row in batch.rows)}:
+        for message_id in {*settled, *(message.id for message in appended)}:
             if queue_counts.get(message_id, 0) <= 0:
                 self._forget(message_id)
 
+    def stage(self, runs: Sequence[Run]) -> StagedRuns:
+        """There is no disk to write to before the messages are published."""
+        return _UnstoredRuns(runs)
+
     def _forget(self, message_id: int) -> None:
         self._queue_counts.pop(message_id, None)
-        row = self._content.pop(message_id, None)
-        if row is not None:
-            self._bytes -= len(row[5]) + len(row[6])
+        message = self._content.pop(message_id, None)
+        if message is not None:
+            self._bytes -= message.content_size
 
     @property
     def spilled_bytes(self) -> int:
@@ -111,13 +126,16 @@ class MemoryStore(BatchBuilder):
         raise StoreError("there is no disk to spill to")
 
     async def load(self, message_ids: Sequence[int]) -> list[LoadResult]:
-        results: list[LoadResult] = []
+        return list(split_runs(await self.load_runs(message_ids)))
+
+    async def load_runs(self, message_ids: Sequence[int]) -> list[LoadedRun]:
+        results: list[LoadedRun] = []
         for message_id in message_ids:
-            row = self._content.get(message_id)
-            if row is None:
+            message = self._content.get(message_id)
+            if message is None:
                 results.append(UnreadableMessage(message_id, "no such message"))
             else:
-                results.append(StoredMessage(*row[:7]))
+                results.append(Run.of([message]))
         return results
 
     async def apply_retention(self, request: RetentionRequest) -> Usage:
@@ -128,8 +146,8 @@ class MemoryStore(BatchBuilder):
         return self.usage
 
     def _time_of(self, message_id: int) -> int:
-        row = self._content.get(message_id)
-        return row[1] if row is not None else 0
+        message = self._content.get(message_id)
+        return message.time_ms if message is not None else 0
 
     async def close(self) -> None:
         if self.state is StoreState.RUNNING:

@@ -1,7 +1,9 @@
 """The migrations: what changes from one schema version to the next, in SQLAlchemy Core.
 
 A step gets a connection in an open transaction, changes tables and rows, and leaves the commit and
-the version number to `migrations`. A released step is never edited. A step must not use the tables
+the version number to `migrations`. A step that changes many rows is a generator: whenever it
+yields, what it has done is committed, and it must be able to continue from there after a crash. A
+released step is never edited. A step must not use the tables
 of `schema`, which are those of the newest version: it defines the tables it reads or changes as
 they were (`table("vhosts", column("name"), …)`).
 
@@ -11,13 +13,15 @@ regenerate (see `core_statements`), and add data of the old version to `tests/da
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, MetaData, Table
 from sqlalchemy.schema import CreateColumn
 
-Migration: TypeAlias = Callable[[Connection], None]
+from leveret.queues.storage.migration_to_packs import pack_messages
+
+Migration: TypeAlias = Callable[[Connection], Iterator[None] | None]
 
 
 def add_column(connection: Connection, table: str, new: Column[Any]) -> None:
@@ -52,5 +56,9 @@ def _add_body_parts(connection: Connection) -> None:
     ).create(connection)
 
 
-MIGRATIONS: Final[Mapping[int, Migration]] = {2: _add_log_ends, 3: _add_body_parts}
+MIGRATIONS: Final[Mapping[int, Migration]] = {
+    2: _add_log_ends,
+    3: _add_body_parts,
+    4: pack_messages,
+}
 """The step that leads to each version, from 2 on."""

@@ -2,7 +2,9 @@
 
 An empty database gets `schema.sql` in one transaction. Older data is upgraded one version at a
 time, each step in its own transaction together with its version number, so a crash between steps
-leaves a complete older version from which the next start continues. A version newer than ours is
+leaves a complete older version from which the next start continues. A step that changes many rows
+has several transactions, the last of them with the version number; after each of them the
+write-ahead log is copied into the file, so that it stays short. A version newer than ours is
 refused: we do not know what its rows mean.
 
 Runs on the starting thread before the store is open. SQLAlchemy is imported only when there is
@@ -88,14 +90,23 @@ def _upgrade(
     steps: Mapping[int, Migration] | None,
 ) -> None:
     from sqlalchemy import StaticPool, create_engine
+    from sqlalchemy.exc import DBAPIError
 
     from leveret.queues.storage.core_statements import SET_META
     from leveret.queues.storage.migration_steps import MIGRATIONS
 
     engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
     for target in range(version + 1, newest + 1):
-        with engine.begin() as transaction:
-            transaction.exec_driver_sql(statements.BEGIN)
-            (MIGRATIONS if steps is None else steps)[target](transaction)
-            stamp = {"new_key": VERSION_KEY, "new_value": str(target)}
-            transaction.execute(SET_META, stamp)
+        step = (MIGRATIONS if steps is None else steps)[target]
+        try:
+            with engine.connect() as core:
+                core.exec_driver_sql(statements.BEGIN)
+                for _ in step(core) or ():
+                    core.commit()
+                    connection.execute(statements.CHECKPOINT).fetchall()
+                    core.exec_driver_sql(statements.BEGIN)
+                core.execute(SET_META, {"new_key": VERSION_KEY, "new_value": str(target)})
+                core.commit()
+        except DBAPIError as error:
+            raise error.orig or error from error
+        connection.execute(statements.CHECKPOINT).fetchall()

@@ -1,8 +1,7 @@
 """Binary formats on disk: arrays of ids and sizes, and the checksums of rows.
 
-Pure functions. Arrays are little-endian on every machine. Checksums are CRC-32C. A message has
-two: one of its head (id, size, exchange, routing key, properties) and one of its body, so that the
-body can be dropped while the head stays verifiable. An event has one checksum of all its columns.
+Pure functions. Arrays are little-endian on every machine. Checksums are CRC-32C. An event has one
+checksum of all its columns. The format of content is in `packs`.
 """
 
 import struct
@@ -13,11 +12,8 @@ from collections.abc import Iterable
 from leveret.model.checksum import checksum, extend
 
 ID_SIZE = 8
-_MASK = 0xFFFFFFFF
 _EVENT_HEAD = struct.Struct("<QHQQI")
 _SWAP = sys.byteorder == "big"
-
-body_checksum = checksum
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
@@ -47,16 +43,6 @@ def _unpack(numbers: "array[int]", data: bytes) -> "array[int]":
     if _SWAP:
         numbers.byteswap()
     return numbers
-
-
-def route_checksum(exchange: bytes, routing_key: bytes) -> int:
-    """The part of the head that many messages share; the length separates the two names."""
-    return extend(extend(len(exchange), exchange), routing_key)
-
-
-def head_checksum(route: int, message_id: int, size: int, properties: bytes) -> int:
-    """The numbers are part of the seed: a change of any single one changes the checksum."""
-    return extend((route + message_id * 31 + size * 1021 + len(properties)) & _MASK, properties)
 
 
 def event_checksum(

@@ -1,38 +1,51 @@
 """Reads content back from the database, ahead of the consumers that will need it.
 
 Uses its own read-only connection on aiosqlite's thread; each query sees everything committed before
-it began. A query returns one row (see `core_statements.LOAD`), which is split into messages on the
-loop thread in slices, so that a long read-ahead does not stall other work.
+it began. A query returns one row with all packs (see `core_statements.LOAD`), which is split into
+runs of messages on the loop thread.
 A message that does not match its checksum is an `UnreadableMessage`: it is reported, never returned
 as content. An error that says nothing about the data is raised: the caller tries again.
 """
 
 import sqlite3
-from asyncio import Future, ensure_future, shield, wait
+from asyncio import Future, ensure_future, shield, to_thread, wait
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import aiosqlite
 import orjson
 
 from leveret.model.checksum import extend
-from leveret.model.message import LargeBody, part_count
-from leveret.model.store import LoadResult, StoredMessage, StoreError, UnreadableMessage
+from leveret.model.message import PART_BYTES, LargeBody
+from leveret.model.store import (
+    LoadedRun,
+    LoadResult,
+    StoreError,
+    UnreadableMessage,
+    split_runs,
+)
 from leveret.queues.storage import compiled_statements as compiled
 from leveret.queues.storage.journal_replay import is_ascending
-from leveret.queues.storage.packing import (
-    body_checksum,
-    head_checksum,
-    route_checksum,
-)
+from leveret.queues.storage.packs import NO_SUCH_MESSAGE, DamagedPack, Pack, PackRow
 from leveret.queues.storage.read_only import open_read_only
-from leveret.queues.storage.statements import LOAD_NUMBERS
+from leveret.queues.storage.statements import LOAD_BLOBS, LOAD_NUMBERS
 from leveret.queues.storage.transaction import json_ids
 
-LOAD_SLICE: Final = 512
-NOT_KEPT: Final = "its body was not kept"
+LOAD_SLICE: Final = 2_000
+
+
+class DamagedRow:
+    """A pack whose index cannot be read."""
+
+    __slots__ = ("reason", "row")
+
+    def __init__(self, row: PackRow, reason: str) -> None:
+        self.row = row
+        self.reason = reason
 
 
 class Reader:
@@ -44,58 +57,92 @@ class Reader:
         self._closed = False
 
     async def load(self, message_ids: Sequence[int]) -> list[LoadResult]:
-        results: dict[int, LoadResult] = {}
-        for start in range(0, len(message_ids), LOAD_SLICE):
-            ids = message_ids[start : start + LOAD_SLICE]
-            await self._load_slice(ids, results)
-            if len(results) < start + len(ids):
-                # A page with the content of another one ends a scan too early: look each up.
-                missing = [message_id for message_id in ids if message_id not in results]
-                await self._load_slice(missing, results, look_up=True)
-        return [results.get(i) or UnreadableMessage(i, "no such message") for i in message_ids]
+        ascending = sorted(set(message_ids))
+        results = {result.id: result for result in split_runs(await self.load_runs(ascending))}
+        return [results[message_id] for message_id in message_ids]
 
-    async def _load_slice(
-        self, ids: Sequence[int], results: dict[int, LoadResult], look_up: bool = False
-    ) -> None:
+    async def load_runs(self, message_ids: Sequence[int]) -> list[LoadedRun]:
+        """The messages with these ids, which ascend."""
+        results: list[LoadedRun] = []
+        for start in range(0, len(message_ids), LOAD_SLICE):
+            results += await self._load_slice(message_ids[start : start + LOAD_SLICE])
+        return results
+
+    async def _load_slice(self, ids: Sequence[int], look_up: bool = False) -> list[LoadedRun]:
         try:
             row = await self._query(ids, look_up)
-            if row[0] is not None:
-                results.update({message.id: message for message in split_row(row)})
-                for message_id in ids:
-                    result = results.get(message_id)
-                    if isinstance(result, UnreadableMessage) and result.reason == NOT_KEPT:
-                        results[message_id] = await self._load_large(message_id)
+            packs = list(split_row(row)) if row[0] else []
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
             if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
                 raise StoreError(f"cannot read content: {error}") from error
             if len(ids) == 1:
-                results[ids[0]] = UnreadableMessage(ids[0], f"unreadable: {error}")
-                return
+                return list((await to_thread(_read_each, self._database, ids)).values())
             # One damaged row makes the whole aggregate unreadable: load each message alone.
-            for message_id in ids:
-                await self._load_slice([message_id], results)
+            return [result for one in ids for result in await self._load_slice([one])]
+        if not look_up and any(_is_missing(ids, packs)):
+            # A page with the content of another one ends a scan too early: look each up.
+            return await self._load_slice(ids, look_up=True)
+        results = await self._chosen(ids, packs)
+        missing = [result.id for result in results if _is_no_such(result)] if look_up else []
+        if missing:
+            again = await to_thread(_read_each, self._database, missing)
+            results = [again[one.id] if _is_no_such(one) else one for one in results]
+        return results
 
-    async def _load_large(self, message_id: int) -> LoadResult:
+    async def _chosen(self, ids: Sequence[int], packs: list[Pack | DamagedRow]) -> list[LoadedRun]:
+        """The messages with these ids, from packs that have all of them that are stored."""
+        results: list[LoadedRun] = []
+        at = 0
+        for pack in packs:
+            while at < len(ids) and ids[at] < pack.row.id:
+                results.append(UnreadableMessage(ids[at], NO_SUCH_MESSAGE))
+                at += 1
+            start = at
+            while at < len(ids) and ids[at] <= pack.row.last_id:
+                at += 1
+            results += await self._messages(pack, ids[start:at])
+        return results + [UnreadableMessage(one, NO_SUCH_MESSAGE) for one in ids[at:]]
+
+    async def _messages(self, pack: Pack | DamagedRow, ids: Sequence[int]) -> list[LoadedRun]:
+        if isinstance(pack, DamagedRow):
+            return [UnreadableMessage(message_id, pack.reason) for message_id in ids]
+        if pack.row.parts:
+            loaded = await self._load_parts(pack)
+            if not isinstance(loaded, Pack):
+                return [loaded] if ids else []
+            pack = loaded
+        return list(pack.select(ids))
+
+    async def _load_parts(self, pack: Pack) -> Pack | LoadedRun:
         """A body in parts, one query for each: a longer one would hold the GIL for too long."""
-        connection = await self._connection()
-        rows = [*await connection.execute_fetchall(compiled.LOAD_LARGE, (message_id,))]
-        if not rows:
-            return UnreadableMessage(message_id, NOT_KEPT)
-        id_, time_ms, origin, exchange, key, properties, size, head_crc, body_crc, first = rows[0]
-        checksum, route = 0, _route(exchange, key)
-        if head_checksum(route[0], id_, size, properties) != head_crc:
-            return UnreadableMessage(message_id, "its head does not match its checksum")
-        pieces: list[bytes] = []
-        for part in range(first, first + part_count(size)):
-            found = [*await connection.execute_fetchall(compiled.LOAD_PART, (part,))]
-            if not found:
-                return UnreadableMessage(message_id, "a part of its body is missing")
-            pieces.append(found[0][0])
-            checksum = extend(checksum, pieces[-1])
+        row, first = pack.row, pack.row.first_part or 0
+        found = [await self._maybe_part(part) for part in range(first, first + row.parts)]
+        if row.data is None:
+            # Zeroes for a part that is lost: the messages of the others are in their places.
+            return Pack(row, b"".join([piece or bytes(PART_BYTES) for piece in found]))
+        pieces = [piece for piece in found if piece is not None]
+        if len(pieces) < row.parts:
+            return UnreadableMessage(row.id, "a part of its body is missing")
+        checksum = 0
+        for piece in pieces:
+            checksum = extend(checksum, piece)
+        frames = pack.frames(0, 1)
         body = LargeBody(pieces)
-        if len(body) != size or checksum != body_crc:
-            return UnreadableMessage(message_id, "its body does not match its checksum")
-        return StoredMessage(id_, time_ms, origin, route[1], route[2], properties, body)
+        if not pack.are_sound(0, frames):
+            return UnreadableMessage(row.id, "its content does not match its checksum")
+        if len(body) != row.body_bytes or checksum != row.body_crc:
+            return UnreadableMessage(row.id, "its body does not match its checksum")
+        return pack.restored_large(pack.runs[0], 0, frames[0], body)
+
+    async def _maybe_part(self, part: int) -> bytes | None:
+        connection = await self._connection()
+        try:
+            found = [*await connection.execute_fetchall(compiled.LOAD_PART, (part,))]
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise StoreError(f"cannot read content: {error}") from error
+            return None
+        return found[0][0] if found and isinstance(found[0][0], bytes) else None
 
     async def _query(self, ids: Sequence[int], look_up: bool) -> Sequence[bytes]:
         connection = await self._connection()
@@ -132,6 +179,61 @@ async def _connect(database: Path) -> aiosqlite.Connection:
     return await connection
 
 
+def _is_no_such(result: LoadedRun) -> TypeGuard[UnreadableMessage]:
+    return isinstance(result, UnreadableMessage) and result.reason == NO_SUCH_MESSAGE
+
+
+# Near damaged pages -------------------------------------------------------------------------------
+
+
+def _read_each(database: Path, message_ids: Sequence[int]) -> dict[int, LoadedRun]:
+    """Messages that a query does not find because of a damaged page, if their own are sound."""
+    with closing(open_read_only(database)) as connection:
+        return {message_id: _read_one(connection, message_id) for message_id in message_ids}
+
+
+def _read_one(connection: sqlite3.Connection, message_id: int) -> LoadedRun:
+    try:
+        number = _maybe_pack(connection, message_id)
+        if number is None:
+            return UnreadableMessage(message_id, NO_SUCH_MESSAGE)
+        row = connection.execute(compiled.PACK_INDEX, (number,)).fetchone()
+        pack = Pack(PackRow._make((*row, None)))
+        at = pack.maybe_position(message_id)
+        if at is None or pack.row.parts:
+            return UnreadableMessage(message_id, NO_SUCH_MESSAGE)
+        start = sum(pack.sizes[:at])
+        with connection.blobopen("message_packs", "data", number, readonly=True) as blob:
+            blob.seek(start)
+            pack.data = bytes(start) + blob.read(pack.sizes[at])  # reads no page behind
+        return next(pack.select([message_id]))
+    except (sqlite3.DatabaseError, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+            raise StoreError(f"cannot read content: {error}") from error
+        return UnreadableMessage(message_id, f"unreadable: {error}")
+
+
+def _maybe_pack(connection: sqlite3.Connection, message_id: int) -> int | None:
+    """The pack of a message. The other queries search downwards from the message's own id, which
+    needs the page behind the pack; this one comes from below."""
+    for distance in (1 << 7, 1 << 14, 1 << 21, message_id):
+        found: int | None = None
+        after: int = max(0, message_id - distance)
+        try:
+            # One at a time: the driver steps on before it returns a row, and loses it at an error.
+            while row := connection.execute(compiled.NEXT_PACK, (after, message_id)).fetchone():
+                if row[0] <= after:
+                    break  # the content of another page
+                after, last = row
+                found = after if last >= message_id else found
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+        if found is not None:
+            return found
+    return None
+
+
 def _has_failed(opening: Future[aiosqlite.Connection]) -> bool:
     return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
@@ -152,35 +254,56 @@ def is_run(ids: Sequence[int]) -> bool:
     return ids[-1] - ids[0] == len(ids) - 1 and is_ascending(ids)
 
 
-def split_row(row: Sequence[bytes]) -> Iterator[LoadResult]:
-    """Split the single result row into messages, and verify each."""
-    numbers = orjson.loads(b"[[" + b"],[".join(row[:LOAD_NUMBERS]) + b"]]")
-    exchanges, keys, properties, bodies = row[LOAD_NUMBERS:]
-    at_exchange = at_key = at_properties = at_body = 0
-    routes: dict[tuple[bytes, bytes], tuple[int, str, str]] = {}
-    for (id_, time_ms, origin, size, exchange_size, key_size, properties_size, body_size,
-         head_crc, body_crc) in zip(*numbers, strict=True):  # fmt: skip
-        exchange = exchanges[at_exchange : (at_exchange := at_exchange + exchange_size)]
-        key = keys[at_key : (at_key := at_key + key_size)]
-        head = properties[at_properties : (at_properties := at_properties + properties_size)]
-        route = routes.get((exchange, key))
-        if route is None:
-            route = routes[exchange, key] = _route(exchange, key)
-        if body_size < 0:
-            yield UnreadableMessage(id_, NOT_KEPT)
-            continue
-        body = bodies[at_body : (at_body := at_body + body_size)]
-        if head_checksum(route[0], id_, size, head) != head_crc:
-            yield UnreadableMessage(id_, "its head does not match its checksum")
-        elif body_size != size or body_checksum(body) != body_crc:
-            yield UnreadableMessage(id_, "its body does not match its checksum")
-        else:
-            yield StoredMessage(id_, time_ms, origin, route[1], route[2], head, body)
+def split_row(row: Sequence[bytes]) -> Iterator[Pack | DamagedRow]:
+    """Split the single result row into packs, ordered by id, and verify the index of each."""
+    numbers = orjson.loads(b"[[" + b"],[".join(row[: LOAD_NUMBERS + LOAD_BLOBS]) + b"]]")
+    blobs = [
+        _split(joined, lengths)
+        for joined, lengths in zip(
+            row[LOAD_NUMBERS + LOAD_BLOBS :], numbers[LOAD_NUMBERS:], strict=True
+        )
+    ]
+    rows = [
+        PackRow._make(
+            (
+                *values[:8],
+                None if values[8] < 0 else values[8],
+                values[9],
+                runs or b"",
+                ids,
+                sizes or b"",
+                crcs or b"",
+                *values[10:],
+                data,
+            )
+        )
+        for values, runs, ids, sizes, crcs, data in zip(
+            zip(*numbers[:LOAD_NUMBERS], strict=True), *blobs, strict=True
+        )
+    ]
+    rows.sort()
+    for at, pack in enumerate(rows, 1):
+        try:
+            yield Pack(pack)
+        except DamagedPack as damage:
+            if at < len(rows):  # its last id may be damaged
+                pack = pack._replace(last_id=min(pack.last_id, rows[at].id - 1))
+            yield DamagedRow(pack, str(damage))
 
 
-def _route(exchange: bytes, key: bytes) -> tuple[int, str, str]:
-    return (
-        route_checksum(exchange, key),
-        exchange.decode("utf-8", "replace"),
-        key.decode("utf-8", "replace"),
-    )
+def _split(joined: bytes, lengths: Sequence[int]) -> list[bytes | None]:
+    """Cut joined values apart; those with a negative length were NULL."""
+    ends = list(accumulate(max(length, 0) for length in lengths))
+    return [
+        None if length < 0 else joined[end - length : end]
+        for length, end in zip(lengths, ends, strict=True)
+    ]
+
+
+def _is_missing(ids: Sequence[int], packs: list[Pack | DamagedRow]) -> Iterator[bool]:
+    """For each id, whether none of these packs has it."""
+    at = 0
+    for message_id in ids:
+        while at < len(packs) and packs[at].row.last_id < message_id:
+            at += 1
+        yield at == len(packs) or packs[at].row.id > message_id

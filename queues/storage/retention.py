@@ -4,6 +4,9 @@ Used on the writer thread only: `step` runs one short transaction and tells whet
 to do. A crash between steps leaves less history, never a live message without content: ids above
 `RetentionRequest.upto` are not touched, and messages that were live at the request stay.
 
+Content is trimmed by packs. A pack without live messages is deleted. One of whose messages fewer
+than half are live is written again with only these; any other waits until more of them are settled.
+
 Passes, in order:
 1. the oldest content, while it is older than the limit or the file is larger than allowed;
 2. content that was settled after pass 1 had gone past it;
@@ -17,32 +20,69 @@ Pass 1 also removes content while the volume has less free space than the reques
 pages of the database count as free, because new rows use them first. Pass 5 then gives them back,
 because other files cannot use them.
 
-Passes 1, 2 and 4 delete rows that readers of the history may not have seen yet: `trims` tells them.
+Passes 1, 2 and 5 delete rows that readers of the history may not have seen yet: `trims` tells them.
 
 Damaged pages are skipped: their rows stay until the next start repairs the database.
 """
 
 import sqlite3
 from array import array
-from collections.abc import Callable, Iterator
-from itertools import chain
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from leveret.model.history import Keep
 from leveret.model.store import DatabaseSize, RetentionRequest, Usage
 from leveret.queues.storage import compiled_statements as compiled
 from leveret.queues.storage import statements
 from leveret.queues.storage.journal_replay import is_ascending, slice_between
+from leveret.queues.storage.packs import DamagedPack, Pack, PackRow
 from leveret.queues.storage.reader import is_damage
 from leveret.queues.storage.transaction import Transactor, json_ids
 from leveret.queues.storage.trims import EVENTS_KEY, MESSAGES_KEY, Trims
 
 SLICE: Final = 2_000
-MAX_EMPTY_SLICES: Final = 50
+PACKS_PER_STEP: Final = 512
+BYTES_PER_STEP: Final = 2 * 1024 * 1024
+REWRITES_PER_STEP: Final = 16
+MAX_EMPTY_STEPS: Final = 50
 PAGES_PER_STEP: Final = 512
 PARTS_PER_STEP: Final = 8
 STEPS_PER_CHECKPOINT: Final = 4
 _FAR_FUTURE: Final = 1 << 62
+
+
+class PackToTrim(NamedTuple):
+    """What retention looks at before it reads a whole pack."""
+
+    id: int
+    last_id: int
+    message_count: int
+    first_ms: int
+    last_ms: int
+    keep: int
+    has_bodies: int
+    bytes: int
+
+    @property
+    def is_unkept(self) -> bool:
+        """Whether history does not keep all of it."""
+        return self.keep == Keep.NOTHING or (self.keep == Keep.METADATA and bool(self.has_bodies))
+
+
+class TrimmedPack(NamedTuple):
+    """A pack that is deleted; `row` takes its place, if anything is left of it.
+
+    `removed`: how many messages, or bodies, are gone. `last_visible`: the highest removed id that
+    readers of the history could see.
+    """
+
+    id: int
+    row: PackRow | None
+    removed: int
+    last_visible: int | None
 
 
 class RetentionRun:
@@ -99,26 +139,103 @@ class RetentionRun:
         self._execute(statements.COMMIT)
         self._removed += removed
 
-    def _trim(
-        self, key: str, sql: str, values: tuple[object, ...], *, floor: int | None = None
-    ) -> None:
-        """A transaction that deletes rows, and notes under `key` the highest id readers may miss.
-
-        `floor`: history is complete only above this id from now on.
-        """
-        self._begin()
-        if floor is not None:
-            self._transactor.set_meta("history_floor", str(floor))
-        try:
-            deleted = self._execute(sql, values).fetchall()
-        except sqlite3.DatabaseError as error:
-            self._skip_damage(error)
-            return
-        last = max((row_id for row_id, was_visible in deleted if was_visible), default=None)
+    def _note_trimmed(self, key: str, last: int | None) -> None:
+        """Note under `key` the highest deleted id that readers may miss."""
         if last is not None:
             row = self._execute(compiled.META_VALUE, (key,)).fetchone()
             trims = Trims.from_json(row[0] if row else None).after_deleting(last)
             self._transactor.set_meta(key, trims.to_json())
+
+    def _trim_packs(
+        self,
+        packs: Sequence[PackToTrim],
+        trim: Callable[[PackToTrim, Sequence[int]], TrimmedPack | None],
+        *,
+        floor: int | None = None,
+    ) -> None:
+        """A transaction that deletes packs, or writes them again without some of their messages.
+
+        `trim` decides about a pack and its live messages. `floor`: history is complete only above
+        this id from now on.
+        """
+        live = self._live_between(packs[0].id, packs[-1].last_id) if packs else []
+        self._begin()
+        if floor is not None:
+            self._transactor.set_meta("history_floor", str(floor))
+        try:
+            trimmed = [
+                result
+                for pack in packs
+                if (result := trim(pack, _between(live, pack.id, pack.last_id))) is not None
+            ]
+            if trimmed:
+                self._execute(compiled.DELETE_PACKS, (json_ids(one.id for one in trimmed),))
+            for one in trimmed:
+                if one.row is not None:
+                    self._execute(compiled.INSERT_PACKS, one.row)
+        except sqlite3.DatabaseError as error:
+            self._skip_damage(error)
+            return
+        lost = [one.last_visible for one in trimmed if one.last_visible is not None]
+        self._note_trimmed(MESSAGES_KEY, max(lost, default=None))
+        self._execute(statements.COMMIT)
+        self._removed += sum(one.removed for one in trimmed)
+
+    def _remove_settled(self, pack: PackToTrim, live: Sequence[int]) -> TrimmedPack | None:
+        """Without the messages that no queue holds; None: too many are live."""
+        visible = pack.keep > Keep.NOTHING
+        if not live:
+            return TrimmedPack(pack.id, None, pack.message_count, pack.last_id if visible else None)
+        if len(live) * 2 > pack.message_count:
+            return None
+        whole = self._read_pack(pack.id)
+        if whole is None:
+            return None
+        keep = set(live)
+        settled = [message_id for message_id in whole.ids if message_id not in keep]
+        row = whole.without(lambda message_id: message_id not in keep)
+        last_visible = settled[-1] if visible and settled else None
+        return TrimmedPack(pack.id, row, len(settled), last_visible)
+
+    def _remove_unkept(self, pack: PackToTrim, live: Sequence[int]) -> TrimmedPack | None:
+        """Without the messages, or only their bodies, that history does not keep."""
+        if pack.keep == Keep.NOTHING:
+            return self._remove_settled(pack, live)
+        if pack.keep == Keep.FULL or not pack.has_bodies or len(live) * 2 > pack.message_count:
+            return None
+        whole = self._read_pack(pack.id)
+        if whole is None:
+            return None
+        keep = set(live)
+        row = whole.without_bodies(lambda message_id: message_id in keep)
+        return TrimmedPack(pack.id, row, pack.message_count - len(live), None)
+
+    def _read_pack(self, pack_id: int) -> Pack | None:
+        """The pack, or None if it is damaged: then it stays as it is."""
+        row = self._execute(compiled.READ_PACK, (pack_id,)).fetchone()
+        try:
+            return None if row is None else Pack(PackRow(*row), self._maybe_data_in_parts(row))
+        except DamagedPack:
+            return None
+
+    def _maybe_data_in_parts(self, values: Sequence[Any]) -> bytes | None:
+        row = PackRow(*values)
+        if row.data is not None or row.first_part is None:
+            return None
+        parts = range(row.first_part, row.first_part + row.parts)
+        found = [self._execute(compiled.LOAD_PART, (part,)).fetchone() for part in parts]
+        return b"".join(data for (data,) in filter(None, found))
+
+    def _trim_events(self, after: int, last: int) -> None:
+        self._begin()
+        try:
+            values = (after, last, self._cut_ms)
+            deleted = self._execute(compiled.DELETE_EVENTS, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            self._skip_damage(error)
+            return
+        visible = [event_id for event_id, was_visible in deleted if was_visible]
+        self._note_trimmed(EVENTS_KEY, max(visible, default=None))
         self._execute(statements.COMMIT)
         self._removed += len(deleted)
 
@@ -137,33 +254,40 @@ class RetentionRun:
         row: tuple[Any, ...] = self._execute(sql, values).fetchone()
         return row
 
-    def _live_between(self, first: int, last: int) -> str:
-        return json_ids(chain.from_iterable(slice_between(ids, first, last) for ids in self._live))
+    def _live_between(self, first: int, last: int) -> list[int]:
+        """The live messages of these ids, ascending."""
+        parts = [slice_between(ids, first, last) for ids in self._live]
+        return sorted(set(chain.from_iterable(parts)))
 
-    def _oldest(self) -> Iterator[bool]:
-        while True:
-            span = self._next_span(self._transactor.trimmed_to)
-            if span is None:
-                return
-            first, last = span
+    def _next_packs(self, after: int) -> list[PackToTrim]:
+        """The next packs whose first message is above this id."""
+        upto = self._request.upto
+        while after <= upto:
             try:
-                oldest, newest = self._row(compiled.SLICE_TIMES, first, last)
+                values = (after, upto, PACKS_PER_STEP)
+                found = self._execute(compiled.PACKS_TO_TRIM, values).fetchall()
             except sqlite3.DatabaseError as error:
                 self._skip_damage(error)
-                self._transactor.trimmed_to = last
+                after += SLICE
                 continue
+            packs = [PackToTrim(*row) for row in found]
+            sizes = list(accumulate(pack.bytes for pack in packs))
+            return packs[: max(1, bisect_right(sizes, BYTES_PER_STEP))]
+        return []
+
+    def _oldest(self) -> Iterator[bool]:
+        while packs := self._next_packs(self._transactor.trimmed_to):
             too_big = self._is_too_big()
-            if not too_big and oldest >= self._request.before_ms:
-                return
             before = _FAR_FUTURE if too_big else self._request.before_ms
-            drop = (first, last, before, self._live_between(first, last))
-            is_complete = newest < before
-            floor = last if is_complete else None
-            self._trim(MESSAGES_KEY, compiled.DELETE_SLICE, drop, floor=floor)
-            if not is_complete:
+            newer = next((at for at, pack in enumerate(packs) if pack.last_ms >= before), None)
+            old = packs[:newer]
+            if not old:
                 return
+            last = old[-1].last_id
+            self._trim_packs(old, self._remove_settled, floor=last)
             self._transactor.trimmed_to = last
-            self._cut_ms = max(self._cut_ms, newest + 1 if too_big else 0)
+            if too_big:
+                self._cut_ms = max(self._cut_ms, *(pack.last_ms + 1 for pack in old))
             yield True
             yield from self._unused_parts()
 
@@ -173,45 +297,35 @@ class RetentionRun:
             return True
         return self._free_bytes() + size.free < self._request.min_free_bytes
 
-    def _next_span(self, after: int) -> tuple[int, int] | None:
-        upto = self._request.upto
-        while after <= upto:
-            try:
-                first = self._row(compiled.NEXT_MESSAGE, after, upto)[0]
-            except sqlite3.DatabaseError as error:
-                self._skip_damage(error)
-                after += SLICE
-                continue
-            return None if first is None else (first, min(first + SLICE - 1, upto))
-        return None
-
     def _settled_late(self) -> Iterator[bool]:
         late, self._transactor.settled_late = self._transactor.settled_late, array("Q")
-        for start in range(0, len(late), SLICE):
-            part = sorted(late[start : start + SLICE])
-            live = set(chain.from_iterable(
-                slice_between(ids, part[0], part[-1]) for ids in self._live
-            ))  # fmt: skip
-            settled = [message_id for message_id in part if message_id not in live]
-            if settled:
-                self._trim(MESSAGES_KEY, compiled.DELETE_SETTLED_LATE, (json_ids(settled),))
-            yield True
+        ordered = sorted(late)
+        for start in range(0, len(ordered), SLICE):
+            part = json_ids(ordered[start : start + SLICE])
+            try:
+                found = self._execute(compiled.PACKS_OF_MESSAGES, (part,)).fetchall()
+            except sqlite3.DatabaseError as error:
+                self._skip_damage(error)
+                continue
+            packs = sorted(PackToTrim(*row) for row in found)
+            for first in range(0, len(packs), REWRITES_PER_STEP):
+                self._trim_packs(packs[first : first + REWRITES_PER_STEP], self._remove_settled)
+                yield True
 
     def _unkept(self) -> Iterator[bool]:
-        """Stops after a number of slices in which there was nothing to remove."""
+        """Stops after a number of steps in which there was nothing to remove."""
         transactor, fruitless = self._transactor, 0
-        while fruitless < MAX_EMPTY_SLICES:
-            span = self._next_span(transactor.unkept_scanned_to)
-            if span is None:
+        while fruitless < MAX_EMPTY_STEPS:
+            packs = self._next_packs(transactor.unkept_scanned_to)
+            if not packs:
                 transactor.unkept_scanned_to = 0
                 return
-            first, last = span
-            live, removed_before = self._live_between(first, last), self._removed
-            self._run(
-                (compiled.DELETE_UNKEPT, (first, last, live)),
-                (compiled.STRIP_SLICE, (first, last, live)),
-            )
-            transactor.unkept_scanned_to = last
+            removed_before = self._removed
+            unkept = [pack for pack in packs if pack.is_unkept]
+            for first in range(0, len(unkept), REWRITES_PER_STEP):
+                self._trim_packs(unkept[first : first + REWRITES_PER_STEP], self._remove_unkept)
+                yield True
+            transactor.unkept_scanned_to = packs[-1].last_id
             fruitless += self._removed == removed_before
             yield True
 
@@ -238,7 +352,7 @@ class RetentionRun:
                 return
             if last is None or oldest >= self._cut_ms:
                 return
-            self._trim(EVENTS_KEY, compiled.DELETE_EVENTS, (after, last, self._cut_ms))
+            self._trim_events(after, last)
             after = last
             yield True
 
@@ -292,6 +406,10 @@ def measure(execute: Callable[..., sqlite3.Cursor], removed: int = 0) -> Usage:
             raise
         first = last = first_ms = last_ms = 0  # the oldest or newest message is unreadable
     return Usage(database_size(execute).used, first, last, first_ms, last_ms, removed)
+
+
+def _between(ids: Sequence[int], first: int, last: int) -> Sequence[int]:
+    return ids[bisect_left(ids, first) : bisect_right(ids, last)]
 
 
 def _in_order(ids: "array[int]") -> "array[int]":

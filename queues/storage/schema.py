@@ -7,10 +7,10 @@ broker uses those files, because importing SQLAlchemy would take a third of the 
 `events` is the journal: the content of a queue is the fold of its events from its last snapshot on
 (`queues.snapshot_event`). There is one row per (kind, queue, actor, detail) and commit: `ids` holds
 `count` message ids as little-endian unsigned 64-bit integers, in any order; `sizes`, for the kinds
-that have them, holds as many body sizes as little-endian unsigned 32-bit integers. `messages` holds
-content once per message. A large body is in consecutive rows of `body_parts`, each of
-`PART_BYTES` except the last, and belongs to one message. Checksums are CRC-32C (see
-`packing`).
+that have them, holds as many body sizes as little-endian unsigned 32-bit integers. `message_packs`
+holds content once per message, many messages per row (see `packs`). A large body is in consecutive
+rows of `body_parts`, each of `PART_BYTES` except the last, and belongs to one message. Checksums
+are CRC-32C.
 
 `queue_id` 0 means "no queue"; `actor` and `origin` 0 mean "the broker itself".
 Integers are 64 bits wide, times are Unix milliseconds, JSON is text, so that the same schema runs
@@ -55,26 +55,34 @@ def _key(name: str) -> Column[str]:
 
 meta = Table("meta", metadata, _key("key"), _text("value"))
 
-messages = Table(
-    "messages",
+message_packs = Table(
+    "message_packs",
     metadata,
+    # The id of the first message.
     Column("id", _Id, primary_key=True, autoincrement=False),
-    _number("time_ms"),
-    _number("origin"),
+    _number("last_id"),
+    _number("count"),
+    _number("first_ms"),
+    _number("last_ms"),
     _number("keep"),
-    _number("size"),
-    _text("exchange"),
-    _text("routing_key"),
-    Column("properties", LargeBinary, nullable=False),
-    # NULL: history did not keep the body; `size` is still its length.
-    Column("body", LargeBinary, nullable=True),
-    _number("head_crc"),
-    _number("body_crc"),
-    # The first row of `body_parts` with the body, if that is too large for this table.
+    _number("body_bytes"),
+    _number("has_bodies"),
+    # The first row of `body_parts` with what is too large for this row, and how many there are.
     Column("first_part", BigInteger, nullable=True),
+    _number("parts"),
+    Column("runs", LargeBinary, nullable=False),
+    Column("ids", LargeBinary, nullable=True),
+    Column("sizes", LargeBinary, nullable=False),
+    Column("crcs", LargeBinary, nullable=False),
+    _number("body_crc"),
+    _number("crc"),
+    # The last column: queries that do not need it do not read its pages.
+    Column("data", LargeBinary, nullable=True),
 )
-_large_messages = Index(
-    "large_messages", messages.c.first_part, sqlite_where=messages.c.first_part.is_not(None)
+_packs_with_parts = Index(
+    "packs_with_parts",
+    message_packs.c.first_part,
+    sqlite_where=message_packs.c.first_part.is_not(None),
 )
 
 body_parts = Table(

@@ -50,22 +50,27 @@ CREATE TABLE log_ends (
 	reserved_to BIGINT DEFAULT '0' NOT NULL,
 	PRIMARY KEY (queue_id)
 );
-CREATE TABLE messages (
+CREATE TABLE message_packs (
 	id INTEGER NOT NULL,
-	time_ms BIGINT DEFAULT '0' NOT NULL,
-	origin BIGINT DEFAULT '0' NOT NULL,
+	last_id BIGINT DEFAULT '0' NOT NULL,
+	count BIGINT DEFAULT '0' NOT NULL,
+	first_ms BIGINT DEFAULT '0' NOT NULL,
+	last_ms BIGINT DEFAULT '0' NOT NULL,
 	keep BIGINT DEFAULT '0' NOT NULL,
-	size BIGINT DEFAULT '0' NOT NULL,
-	exchange TEXT DEFAULT '' NOT NULL,
-	routing_key TEXT DEFAULT '' NOT NULL,
-	properties BLOB NOT NULL,
-	body BLOB,
-	head_crc BIGINT DEFAULT '0' NOT NULL,
-	body_crc BIGINT DEFAULT '0' NOT NULL,
+	body_bytes BIGINT DEFAULT '0' NOT NULL,
+	has_bodies BIGINT DEFAULT '0' NOT NULL,
 	first_part BIGINT,
+	parts BIGINT DEFAULT '0' NOT NULL,
+	runs BLOB NOT NULL,
+	ids BLOB,
+	sizes BLOB NOT NULL,
+	crcs BLOB NOT NULL,
+	body_crc BIGINT DEFAULT '0' NOT NULL,
+	crc BIGINT DEFAULT '0' NOT NULL,
+	data BLOB,
 	PRIMARY KEY (id)
 );
-CREATE INDEX large_messages ON messages (first_part) WHERE first_part IS NOT NULL;
+CREATE INDEX packs_with_parts ON message_packs (first_part) WHERE first_part IS NOT NULL;
 CREATE TABLE meta (
 	"key" TEXT NOT NULL,
 	value TEXT DEFAULT '' NOT NULL,

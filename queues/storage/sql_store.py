@@ -13,16 +13,17 @@ import asyncio
 import os
 import sqlite3
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from leveret.model.store import (
     BatchCommitted,
     BatchFailed,
+    LoadedRun,
     LoadResult,
     OnCommitted,
     OnFailed,
@@ -48,6 +49,7 @@ from leveret.queues.storage.directory import (
     sync_file,
 )
 from leveret.queues.storage.migrations import check_columns, migrate, stored_version
+from leveret.queues.storage.old_messages import RowsOutOfOrder
 from leveret.queues.storage.reader import Reader, is_damage, is_undecodable
 from leveret.queues.storage.recovery import Recovery, lost_journal_rows, read_meta
 from leveret.queues.storage.retention import database_size, measure
@@ -62,6 +64,8 @@ from leveret.queues.storage.writer import (
     WriterFailed,
     is_disk_full,
 )
+
+Loaded = TypeVar("Loaded", LoadResult, LoadedRun)
 
 RETRY_SECONDS: Final = 0.25
 """The delay before the next attempt after the disk was full."""
@@ -159,7 +163,7 @@ class SqlStore(BatchBuilder):
                 # write-ahead log.
                 connection.close()
                 connection = _connect(database)
-            migrate(connection)
+            _migrate(connection, must_be_sound=must_be_sound)
             check_columns(connection)
             directory.sync()
             return self._recover_from(connection, directory, must_be_sound=must_be_sound)
@@ -350,20 +354,25 @@ class SqlStore(BatchBuilder):
 
     # -- reading and retention -------------------------------------------------------------------
 
-    def load(self, message_ids: Sequence[int]) -> Awaitable[list[LoadResult]]:
+    async def load(self, message_ids: Sequence[int]) -> list[LoadResult]:
+        self._require_open()
+        results = await self._reader.load(message_ids)
+        return [self._lost_or(result) for result in results] if self._lost else results
+
+    async def load_runs(self, message_ids: Sequence[int]) -> list[LoadedRun]:
+        self._require_open()
+        results = await self._reader.load_runs(message_ids)
+        return [self._lost_or(result) for result in results] if self._lost else results
+
+    def _require_open(self) -> None:
         if self._writer is None or self._closing is not None:
             raise StoreError("the store is closed")
-        return self._load(message_ids) if self._lost else self._reader.load(message_ids)
 
-    async def _load(self, message_ids: Sequence[int]) -> list[LoadResult]:
+    def _lost_or(self, result: Loaded) -> Loaded | UnreadableMessage:
         """Messages that a full disk has lost are missing, but not because of damage."""
-        results = await self._reader.load(message_ids)
-        return [
-            UnreadableMessage(result.id, "not stored: the disk was full", was_lost=True)
-            if isinstance(result, UnreadableMessage) and result.id in self._lost
-            else result
-            for result in results
-        ]
+        if isinstance(result, UnreadableMessage) and result.id in self._lost:
+            return UnreadableMessage(result.id, "not stored: the disk was full", was_lost=True)
+        return result
 
     async def apply_retention(self, request: RetentionRequest) -> Usage:
         """One run at a time: a second call waits for the same run."""
@@ -455,6 +464,16 @@ def _require_sound(connection: sqlite3.Connection, database: Path) -> None:
         raise
     if found:
         raise DamagedDatabase(found)
+
+
+def _migrate(connection: sqlite3.Connection, *, must_be_sound: bool) -> None:
+    """A migration reads pages that the check has not looked at."""
+    try:
+        migrate(connection)
+    except (sqlite3.DatabaseError, RowsOutOfOrder) as error:
+        if must_be_sound and (isinstance(error, RowsOutOfOrder) or is_damage(error)):
+            raise DamagedDatabase([f"a page of messages ({error})"]) from error
+        raise
 
 
 def _is_ours(connection: sqlite3.Connection) -> bool:

@@ -16,11 +16,11 @@ from typing import Final
 from leveret.model.definitions import DEFINITION_TABLES
 from leveret.queues.storage import compiled_statements as compiled
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 PAGE_SIZE: Final = 8192
 
-# 2048 rows of 12 columns stay below SQLite's default limit of 32766 parameters.
-MAX_ROWS: Final = 2048
+# 1536 rows of 17 columns stay below SQLite's default limit of 32766 parameters.
+MAX_ROWS: Final = 1536
 
 AT_CREATION: Final = (f"PRAGMA page_size={PAGE_SIZE}", "PRAGMA auto_vacuum=INCREMENTAL")
 
@@ -69,8 +69,9 @@ def insert_unknown(table: str, columns: int) -> str:
     return f"INSERT OR IGNORE INTO {table} VALUES ({','.join('?' * columns)})"  # noqa: S608
 
 
-LOAD_NUMBERS: Final = 10
-"""How many columns of `LOAD` are lists of numbers; the others are joined content."""
+LOAD_NUMBERS: Final = 12
+LOAD_BLOBS: Final = 5
+"""The columns of `LOAD`: lists of numbers, lists of lengths of blobs, and the joined blobs."""
 
 KEY_COLUMNS: Final = {
     kind: compiled.PRIMARY_KEYS[table] for kind, table in DEFINITION_TABLES.items()
@@ -102,8 +103,8 @@ def _parameters(row: str) -> str:
 
 
 @cache
-def insert_messages(rows: int) -> str:
-    return for_rows(compiled.INSERT_MESSAGES, rows)
+def insert_packs(rows: int) -> str:
+    return for_rows(compiled.INSERT_PACKS, rows)
 
 
 @cache

@@ -20,7 +20,6 @@ from typing import Any, Final, cast
 
 import orjson
 
-from leveret.model.checksum import extend
 from leveret.model.definitions import (
     DEFINITION_TABLES,
     Definition,
@@ -29,19 +28,13 @@ from leveret.model.definitions import (
     QueueDefinition,
 )
 from leveret.model.history import FIRST_SETTLING, LAST_SETTLING, EventKind
-from leveret.model.message import LargeBody
-from leveret.model.store import NewMessage, NewMessageTuple, Snapshot
+from leveret.model.run import Run
+from leveret.model.store import Snapshot
 from leveret.queues.storage import compiled_statements as compiled
 from leveret.queues.storage import statements
 from leveret.queues.storage.batch import Batch, EventGroup, EventKey
-from leveret.queues.storage.packing import (
-    body_checksum,
-    event_checksum,
-    head_checksum,
-    pack_ids,
-    pack_sizes,
-    route_checksum,
-)
+from leveret.queues.storage.packing import event_checksum, pack_ids, pack_sizes
+from leveret.queues.storage.packs import StagedPack, encode_packs
 
 SETTLED_BEFORE_SNAPSHOT: Final = 10_000
 ROWS_BEFORE_SNAPSHOT: Final = 10_000
@@ -49,8 +42,7 @@ LOG_CUTS: Final = "log_ends"
 LAST_EVENT_ID: Final = "last_event_id"
 NEEDS_REPAIR: Final = "needs_repair"
 """Set in `meta` when damage was found while the broker ran: the next start repairs it."""
-_MAX_CACHED_ROUTES: Final = 10_000
-_MESSAGE_WIDTH: Final = len(compiled.COLUMNS["messages"]) - 1  # without `first_part`
+_PACK_WIDTH: Final = len(compiled.COLUMNS["message_packs"])
 _EVENT_WIDTH: Final = len(compiled.COLUMNS["events"])
 _COLUMNS: Final[dict[type[object], Callable[[object], tuple[object, ...]]]] = {
     kind: attrgetter(*(each.name for each in fields(cast("Any", kind))))
@@ -96,7 +88,6 @@ class Transactor:
         """Parts of bodies whose message is not stored yet; those of a crash are not here."""
         self.has_parts = False
         """Whether there may be parts of large bodies at all."""
-        self._routes: dict[tuple[str, str], int] = {}
         self.has_log_cuts = False
         """Whether `LOG_CUTS` is stored. It is valid until a batch commits, and must go then."""
 
@@ -116,7 +107,7 @@ class Transactor:
         self._execute(statements.BEGIN)
         if batch.parts:
             self._insert_parts(batch.parts)
-        self._insert_messages(batch.rows)
+        self._insert_messages(batch.runs)
         if batch.log_ends:
             self._save(batch.log_ends, partial(statements.upsert, LogEnd))
         if batch.changes:
@@ -125,6 +116,7 @@ class Transactor:
         if self.has_log_cuts:
             self.set_meta(LOG_CUTS, "{}")
         self._execute(statements.COMMIT)
+        self.unclaimed_parts -= batch.released_parts
         self.has_log_cuts = False
         return self._count_journals(batch)
 
@@ -155,55 +147,24 @@ class Transactor:
     def set_meta(self, key: str, value: str) -> None:
         self._execute(compiled.SET_META, (key, value))
 
-    def _insert_messages(self, rows: list[NewMessage | NewMessageTuple]) -> None:
-        """INSERT INTO messages: writes messages to SQLite, many rows in one statement."""
-        if not rows:
+    def _insert_messages(self, runs: list[Run | StagedPack]) -> None:
+        """INSERT INTO message_packs: writes messages to SQLite, many of them in one row."""
+        if not runs:
             return
         flat: list[object] = []
-        extend, routes = flat.extend, self._routes
-        for id_, time_ms, origin, exchange, key, properties, body, keep in rows:
-            route = routes.get((exchange, key))
-            if route is None:
-                route = self._route(exchange, key)
-            size = len(body)
-            if isinstance(body, LargeBody):
-                if body.first_part:
-                    self._insert_large((id_, time_ms, origin, keep, size, exchange, key), route,
-                                       properties, body)  # fmt: skip
-                    continue
-                body = bytes(body)
-            head = head_checksum(route, id_, size, properties)
-            extend((id_, time_ms, origin, keep, size, exchange, key, properties, body,
-                    head, body_checksum(body)))  # fmt: skip
-        if flat:
-            self._insert(statements.insert_messages, _MESSAGE_WIDTH, flat)
-        self.last_message = max(self.last_message, rows[-1][0])
+        for row in encode_packs(_in_order(runs)):
+            flat += row
+            self.last_message = max(self.last_message, row.last_id)
+            if row.first_part is not None:
+                claimed = range(row.first_part, row.first_part + row.parts)
+                self.unclaimed_parts.difference_update(claimed)
+        self._insert(statements.insert_packs, _PACK_WIDTH, flat)
 
     def _insert_parts(self, parts: list[tuple[int, bytes]]) -> None:
         for part in parts:
             self._execute(compiled.INSERT_PART, part)
             self.unclaimed_parts.add(part[0])
             self.has_parts = True
-
-    def _insert_large(
-        self, head: tuple[object, ...], route: int, properties: bytes, body: LargeBody
-    ) -> None:
-        """A message whose body is stored in parts."""
-        id_, size = cast("int", head[0]), len(body)
-        crc = 0
-        for piece in body.pieces:
-            crc = extend(crc, piece)
-        head_crc = head_checksum(route, id_, size, properties)
-        row = (*head, properties, None, head_crc, crc, body.first_part)
-        self._execute(compiled.INSERT_LARGE_MESSAGE, row)
-        self.unclaimed_parts.difference_update(range(body.first_part, body.end_part))
-
-    def _route(self, exchange: str, key: str) -> int:
-        if len(self._routes) >= _MAX_CACHED_ROUTES:
-            self._routes.clear()
-        route = route_checksum(exchange.encode(), key.encode())
-        self._routes[exchange, key] = route
-        return route
 
     def _insert(self, sql: Callable[[int], str], width: int, flat: list[object]) -> None:
         start = 0
@@ -305,6 +266,28 @@ class Transactor:
     def _note_settled_late(self, ids: Sequence[int]) -> None:
         if self.trimmed_to and min(ids) <= self.trimmed_to:
             self.settled_late.extend(i for i in ids if i <= self.trimmed_to)
+
+
+def _in_order(runs: list[Run | StagedPack]) -> list[Run | StagedPack]:
+    """Runs whose ids ascend.
+
+    A queue that rejects some messages of a run leaves them to the next queue of a fanout, so they
+    may be appended after messages with higher ids.
+    """
+    last = 0
+    for run in runs:
+        if run.ids[0] <= last:
+            break
+        last = run.ids[-1]
+    else:
+        return runs
+    single: list[Run | StagedPack] = []
+    for run in runs:
+        if isinstance(run, Run):
+            single += [Run.of([message]) for message in run.messages]
+        else:
+            single.append(run)
+    return sorted(single, key=lambda run: run.ids[0])
 
 
 def _drop_offsets(

@@ -20,13 +20,20 @@ CHUNK_BYTES = 8 << 20
 
 
 def weight_query(
-    table: Table, weight: ColumnElement[Any], conditions: Iterable[ColumnElement[bool]]
+    table: Table,
+    weight: ColumnElement[Any],
+    conditions: Iterable[ColumnElement[bool]],
+    first_row: ColumnElement[int] | None = None,
 ) -> Query:
-    """Ids and weights of some rows, for `chunk_ranges`; `weight` is the size of a row in bytes."""
+    """Ids and weights of some rows, for `chunk_ranges`; `weight` is the size of a row in bytes.
+
+    `first_row` is the id of the first row if a row is about more ids than its own.
+    """
     id_column = table.c.id
+    first = parameter("low") if first_row is None else first_row
     rows = (
         select(id_column, weight.label("weight"))
-        .where(id_column >= parameter("low"), id_column < parameter("stop"), *conditions)
+        .where(id_column >= first, id_column < parameter("stop"), *conditions)
         .order_by(id_column)
         .limit(parameter("max_rows"))
         .subquery()

@@ -39,7 +39,7 @@ from leveret.spark_sink.arrow.sql import Database, Query
 from leveret.spark_sink.arrow.tables import table_named
 from leveret.spark_sink.arrow.tables.events import EventFilter
 
-_messages, _events, _meta = schema.messages.c, schema.events.c, schema.meta.c
+_packs, _events, _meta = schema.message_packs.c, schema.events.c, schema.meta.c
 
 
 def _meta_value(key: str) -> Any:
@@ -49,8 +49,11 @@ def _meta_value(key: str) -> Any:
 # One statement, so that both tables are seen as of the same commit.
 _ID_RANGES = Query(
     select(
-        select(func.min(_messages.id)).scalar_subquery(),
-        select(func.max(_messages.id)).scalar_subquery(),
+        select(func.min(_packs.id)).scalar_subquery(),
+        select(_packs.last_id)
+        .order_by(_packs.id.desc())
+        .limit(literal_column("1"))
+        .scalar_subquery(),
         select(func.min(_events.id)).scalar_subquery(),
         select(func.max(_events.id)).scalar_subquery(),
         _meta_value("last_message_id"),

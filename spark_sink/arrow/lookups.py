@@ -21,8 +21,8 @@ from leveret.queues.storage import schema
 from leveret.spark_sink.arrow.packed_columns import (
     IntArray,
     PackedColumn,
+    pack_blobs,
     pack_bytes,
-    pack_ids,
     pack_numbers,
     parse_numbers,
     unpack_ids,
@@ -261,7 +261,7 @@ def _broker_events(kinds: tuple[EventKind, ...]) -> Query:
             pack_numbers(_events.queue_id),
             pack_numbers(_events["count"]),
             *pack_bytes(_events.detail),
-            pack_ids(_events.ids),
+            pack_blobs(_events.ids),
         ).where(
             _events.actor == 0,
             is_one_of(_events.kind, kinds),

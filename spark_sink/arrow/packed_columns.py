@@ -37,13 +37,17 @@ def pack_bytes(column: ColumnElement[Any]) -> tuple[ColumnElement[Any], ColumnEl
     )
 
 
-def pack_ids(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """SQL for a column of packed message ids: their concatenation, read by `unpack_ids`."""
+def pack_blobs(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """SQL for a column of blobs whose lengths are known, such as packed ids: the buffer only."""
     return func.group_concat(cast(column, Text), _EMPTY)
 
 
 def unpack_ids(data: bytes | None) -> IntArray:
     return np.frombuffer(data or b"", "<u8").astype(np.int64)
+
+
+def unpack_sizes(data: bytes | None) -> IntArray:
+    return np.frombuffer(data or b"", "<u4").astype(np.int64)
 
 
 def parse_numbers(text: bytes | None) -> IntArray:
@@ -93,12 +97,23 @@ def bytes_array(
     return array if kind == pa.binary() else _valid_text(array)
 
 
-def gather(data: npt.NDArray[np.uint8], starts: IntArray, widths: IntArray) -> bytes:
-    """The pieces [start, start + width) of a buffer, concatenated."""
-    ends = np.cumsum(widths)
-    total = int(ends[-1]) if len(ends) else 0
-    shift = np.repeat(starts - (ends - widths), widths)
-    return bytes(data[np.arange(total, dtype=np.int64) + shift])
+def slices(
+    data: bytes, starts: IntArray, widths: IntArray, missing: BoolArray, kind: pa.DataType
+) -> pa.Array:
+    """The pieces [start, start + width) of a buffer; they are in order and do not overlap.
+
+    Pieces and the gaps between them are the elements of one array, and the pieces are taken.
+    """
+    rows = len(starts)
+    if missing.all():
+        return pa.nulls(rows, kind)
+    edges = np.empty(2 * rows, np.int32)
+    np.minimum(starts, len(data), out=edges[::2], casting="unsafe")
+    np.minimum(starts + widths, len(data), out=edges[1::2], casting="unsafe")
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    both = pa.Array.from_buffers(kind, 2 * rows - 1, buffers)
+    pieces = both.take(pa.array(np.arange(0, 2 * rows, 2), mask=missing))
+    return pieces if kind == pa.binary() else _valid_text(pieces)
 
 
 def timestamp_array(milliseconds: IntArray) -> pa.Array:

@@ -14,10 +14,9 @@ from leveret.model.history import EventKind
 from leveret.queues.storage import schema
 from leveret.spark_sink.arrow.packed_columns import (
     IntArray,
-    PackedColumn,
-    pack_bytes,
-    pack_ids,
+    pack_blobs,
     unpack_ids,
+    unpack_sizes,
 )
 from leveret.spark_sink.arrow.routed_queues import RoutedQueuesReader
 from leveret.spark_sink.arrow.sql import Database, Query, parameter
@@ -36,7 +35,7 @@ _rows = (
     .subquery()
     .c
 )
-_COPIED = Query(select(pack_ids(_rows.ids), *pack_bytes(_rows.sizes)))
+_COPIED = Query(select(pack_blobs(_rows.ids), pack_blobs(_rows.sizes)))
 
 
 def read_parents(
@@ -51,7 +50,7 @@ def read_parents(
     copies = unpack_ids(row[0])
     if not len(copies):
         return pa.nulls(len(message_ids), pa.int64())
-    distances = np.frombuffer(PackedColumn(row[1], row[2]).data, "<u4").astype(np.int64)
+    distances = unpack_sizes(row[1])
     order = np.argsort(copies)
     copies, distances = copies[order], distances[order]
     index = np.minimum(np.searchsorted(copies, message_ids), len(copies) - 1)

@@ -1,7 +1,7 @@
 """Property lists of many messages at once, as Arrow columns.
 
-The input is the wire form (flags, then the properties in the protocol's order) of many messages,
-concatenated in a buffer. All messages are parsed together: one step per property, and each step
+The input is the wire form (flags, then the properties in the protocol's order) of many messages in
+one buffer. All messages are parsed together: one step per property, and each step
 advances a vector of positions. Only header tables are decoded one by one, each distinct table once.
 
 The broker checks every property list before storing it; a malformed list raises SourceError.
@@ -22,9 +22,7 @@ from leveret.model.tables import TypedValue, check_table, decode_table, decode_t
 from leveret.spark_sink.arrow.packed_columns import (
     BoolArray,
     IntArray,
-    PackedColumn,
-    bytes_array,
-    gather,
+    slices,
 )
 from leveret.spark_sink.arrow.schemas import TEXT_MAP, TYPED_MAP
 from leveret.spark_sink.errors import SourceError
@@ -37,14 +35,16 @@ TEXT_NAMES = tuple(name for name in PROPERTY_NAMES if name not in _NUMBERS and n
 class PropertyColumns:
     """The position of each property of each message; columns are built on request."""
 
-    def __init__(self, packed: PackedColumn) -> None:
-        self._data = np.frombuffer(packed.data, np.uint8)
+    def __init__(self, data: bytes, starts: IntArray, widths: IntArray) -> None:
+        """`starts` and `widths` are those of the property lists in `data`, in order."""
+        self._bytes = data
+        self._data = np.frombuffer(data, np.uint8)
         self._present: dict[str, BoolArray] = {}
         self._starts: dict[str, IntArray] = {}
         self._widths: dict[str, IntArray] = {}
-        ends = packed.starts + packed.widths
-        flags = self._big_endian(packed.starts, packed.widths >= 2, 2)
-        position = packed.starts + 2
+        ends = starts + widths
+        flags = self._big_endian(starts, widths >= 2, 2)
+        position = starts + 2
         for index, name in enumerate(PROPERTY_NAMES):
             present = (flags >> (15 - index)) & 1 == 1
             lead, width = self._measure(name, position, present)
@@ -52,7 +52,7 @@ class PropertyColumns:
             self._starts[name] = position + lead
             self._widths[name] = width
             position = position + np.where(present, lead + width, 0)
-        if np.any((position != ends) & (packed.widths > 0)):
+        if np.any((position != ends) & (widths > 0)):
             raise SourceError(_MALFORMED)
 
     def text(self, name: str) -> pa.Array:
@@ -98,7 +98,7 @@ class PropertyColumns:
     def _values(self, name: str, kind: pa.DataType) -> pa.Array:
         present = self._present[name]
         widths = np.where(present, self._widths[name], 0)
-        return bytes_array(gather(self._data, self._starts[name], widths), widths, ~present, kind)
+        return slices(self._bytes, self._starts[name], widths, ~present, kind)
 
     def _measure(self, name: str, position: IntArray, present: BoolArray) -> tuple[int, IntArray]:
         """How many bytes to skip before the value, and how wide each value is."""

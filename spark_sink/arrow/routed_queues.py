@@ -27,7 +27,7 @@ from leveret.spark_sink.arrow.packed_columns import (
     BoolArray,
     IntArray,
     map_to_text,
-    pack_ids,
+    pack_blobs,
     pack_numbers,
     parse_numbers,
     unpack_ids,
@@ -119,7 +119,9 @@ def _event_queries(kinds: ColumnElement[bool]) -> tuple[Query, Query]:
     )
     return (
         weight_query(schema.events, _events["count"] * literal_column("8"), conditions),
-        Query(select(pack_numbers(rows.queue_id), pack_numbers(rows["count"]), pack_ids(rows.ids))),
+        Query(
+            select(pack_numbers(rows.queue_id), pack_numbers(rows["count"]), pack_blobs(rows.ids))
+        ),
     )
 
 

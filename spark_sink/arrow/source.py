@@ -30,7 +30,7 @@ LOST = "lost"
 
 @dataclass(slots=True)
 class ReadStats:
-    """What one reader has read so far. `columns` are columns of the database.
+    """What one reader has read so far. `columns` tells what it has read of the stored rows.
 
     `lost` are ranges of ids in which rows were deleted after the read was planned and before this
     reader came to them; only reads that were planned (`Request.trims`) know of them.

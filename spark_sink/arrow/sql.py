@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Select, bindparam
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from leveret.queues.storage import compiled_statements
+from leveret.queues.storage import compiled_statements, statements
 from leveret.queues.storage.directory import DATABASE_NAME
 from leveret.queues.storage.read_only import open_read_only
 from leveret.spark_sink.errors import SourceError
@@ -70,7 +70,13 @@ class Database:
 
     def __init__(self, data_dir: str | Path) -> None:
         self.data_dir = Path(data_dir)
-        self._connection = _open(self.data_dir / DATABASE_NAME)
+        path = self.data_dir / DATABASE_NAME
+        self._connection = _open(path)
+        try:
+            _check_version(self._connection, path)
+        except BaseException:
+            self._connection.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -136,6 +142,21 @@ def _open(path: Path) -> sqlite3.Connection:
         raise SourceError(
             f"{path} is not the database of a broker ({error}): give a broker's data directory."
         ) from error
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        row = connection.execute(compiled_statements.GET_SCHEMA_VERSION).fetchone()
+    except sqlite3.DatabaseError as error:
+        raise SourceError(f"Cannot read {path}: {error}.") from error
+    version = int(row[0]) if row else statements.SCHEMA_VERSION
+    if version < statements.SCHEMA_VERSION:
+        raise SourceError(
+            f"{path} was written by an older version of Leveret: start the broker, which converts "
+            "it, and try again."
+        )
+    if version > statements.SCHEMA_VERSION:
+        raise SourceError(f"{path} was written by a newer version of Leveret: update this one.")
 
 
 def _probed(connection: sqlite3.Connection) -> sqlite3.Connection:

@@ -1,100 +1,26 @@
-"""Stored rows of one id range as columns: the common part of the tables `messages` and `events`.
-
-One statement per range; only the columns needed are read from disk. Belongs to the reader's thread.
-"""
+"""What reading the tables `messages` and `events` has in common: conditions, vhosts, lost rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import ColumnElement, Table, select
+from sqlalchemy import ColumnElement, select
 
 from leveret.queues.storage import schema
-from leveret.queues.storage.core_statements import body_of_message
 from leveret.queues.storage.trims import EVENTS_KEY, MESSAGES_KEY, Trims
-from leveret.spark_sink.arrow.lookups import BrokerPublishedVhosts, Origins, read_origins
-from leveret.spark_sink.arrow.packed_columns import (
-    BoolArray,
-    IntArray,
-    PackedColumn,
-    pack_bytes,
-    pack_numbers,
-    parse_numbers,
-    text_array,
-)
+from leveret.spark_sink.arrow.lookups import BrokerPublishedVhosts
+from leveret.spark_sink.arrow.packed_columns import BoolArray, IntArray, text_array
 from leveret.spark_sink.arrow.selection import Request, Selection
 from leveret.spark_sink.arrow.source import ReadStats
-from leveret.spark_sink.arrow.sql import Database, Query, parameter
+from leveret.spark_sink.arrow.sql import Database, Query
 
 Conditions = list[ColumnElement[bool]]
 _TRIMS = {
     key: Query(select(schema.meta.c.value).where(schema.meta.c.key == key))
     for key in (MESSAGES_KEY, EVENTS_KEY)
 }
-
-
-class StoredColumns:
-    """The query for some columns of a stored table, compiled once."""
-
-    def __init__(
-        self,
-        table: Table,
-        needed: frozenset[str],
-        number_columns: Sequence[str],
-        bytes_columns: Sequence[str],
-        conditions: Iterable[ColumnElement[bool]],
-    ) -> None:
-        self.numbers = [name for name in number_columns if name in needed]
-        self.bytes = [name for name in bytes_columns if name in needed]
-        rows = (
-            select(*(_column(table, name) for name in self.numbers + self.bytes))
-            .where(table.c.id >= parameter("low"), table.c.id < parameter("stop"), *conditions)
-            .order_by(table.c.id)
-            .subquery()
-        )
-        packed = [pack_numbers(rows.c[name]) for name in self.numbers]
-        for name in self.bytes:
-            packed += pack_bytes(rows.c[name])
-        self.query = Query(select(*packed))
-
-
-def _column(table: Table, name: str) -> ColumnElement[Any]:
-    """A column; a body may be stored in parts."""
-    return body_of_message.label(name) if name == "body" else table.c[name]
-
-
-class StoredRows:
-    """The rows of one id range. `origin_column` names the column with the id of the origin."""
-
-    origin_column: str
-
-    def __init__(self, database: Database, columns: StoredColumns, span: tuple[int, int]) -> None:
-        row = database.row(columns.query, low=span[0], stop=span[1])
-        numbers = len(columns.numbers)
-        self._database = database
-        self._numbers = {name: parse_numbers(row[i]) for i, name in enumerate(columns.numbers)}
-        self._packed = {
-            name: PackedColumn(row[numbers + 2 * i], row[numbers + 2 * i + 1])
-            for i, name in enumerate(columns.bytes)
-        }
-        self._origins: Origins | None = None
-        self.bytes = sum(len(packed.data) for packed in self._packed.values())
-
-    def number(self, name: str) -> IntArray:
-        return self._numbers[name]
-
-    def packed(self, name: str) -> PackedColumn:
-        return self._packed[name]
-
-    def origin(self, name: str) -> pa.Array:
-        """A column of the origins, per stored row; null where the broker itself acted."""
-        origin_ids = self._numbers[self.origin_column]
-        if self._origins is None:
-            self._origins = read_origins(self._database, origin_ids)
-        return getattr(self._origins, name).take(self._origins.index_of(origin_ids))
 
 
 class LostRows:
@@ -126,12 +52,15 @@ def fill_broker_vhosts(
     return pc.replace_with_mask(vhosts, pa.array(by_broker), missing)
 
 
-def time_conditions(column: ColumnElement[int], selection: Selection) -> Conditions:
+def time_conditions(
+    since: ColumnElement[int], until: ColumnElement[int], selection: Selection
+) -> Conditions:
+    """`since` is the column that must not be too old, and `until` the one not too young."""
     conditions: Conditions = []
     if selection.since_ms is not None:
-        conditions.append(column >= selection.since_ms)
+        conditions.append(since >= selection.since_ms)
     if selection.until_ms is not None:
-        conditions.append(column < selection.until_ms)
+        conditions.append(until < selection.until_ms)
     return conditions
 
 

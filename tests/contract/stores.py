@@ -11,10 +11,11 @@ from typing import Any
 
 from leveret.model.definitions import QueueDefinition
 from leveret.model.history import EventKind, Keep
+from leveret.model.message import Address, Body, Message
+from leveret.model.run import Run
 from leveret.model.store import (
     BatchCommitted,
     BatchFailed,
-    NewMessage,
     RecoveredState,
     Store,
     StoredMessage,
@@ -22,6 +23,7 @@ from leveret.model.store import (
 )
 from leveret.queues.storage.directory import DATABASE_NAME
 from leveret.queues.storage.memory_store import MemoryStore
+from leveret.queues.storage.packs import Pack, PackRow
 from leveret.queues.storage.read_only import open_read_only
 from leveret.queues.storage.sql_store import SqlStore
 
@@ -47,6 +49,22 @@ def copy_as_after_crash(data: Path, copy: Path) -> None:
     for wal in data.glob("*-wal"):
         shutil.copy2(wal, copy / wal.name)
     shutil.copytree(data, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
+
+
+def run_of_one(
+    message_id: int,
+    time_ms: int,
+    origin: int,
+    exchange: str,
+    routing_key: str,
+    properties: bytes,
+    body: Body,
+    keep: Keep = Keep.FULL,
+) -> Run:
+    """A message as a queue gives it to the store."""
+    message = Message.build(Address.of(exchange, routing_key), properties, body)
+    message.id, message.time_ms, message.origin, message.keep = message_id, time_ms, origin, keep
+    return Run.of([message])
 
 
 class FakeClock:
@@ -140,9 +158,8 @@ class Harness:
         detail: str | None = None,
     ) -> int:
         message_id = next(self.store.ids)
-        self.store.append(
-            NewMessage(message_id, self.clock(), 0, "", routing_key, PROPERTIES, body, keep)
-        )
+        content = ("", routing_key, PROPERTIES, body, keep)
+        self.store.append(run_of_one(message_id, self.clock(), 0, *content))
         for queue_id in queue_ids:
             self.store.record(
                 EventKind.ENQUEUED, queue_id, message_id, detail=detail, size=len(body)
@@ -166,6 +183,11 @@ class Harness:
     async def unreadable(self, message_ids: Sequence[int]) -> list[int]:
         results = await self.store.load(message_ids)
         return [item.id for item in results if isinstance(item, UnreadableMessage)]
+
+    def stored_ids(self) -> list[int]:
+        """The ids of all messages whose content is in the database."""
+        packs = self.query("SELECT * FROM message_packs ORDER BY id")
+        return [message_id for row in packs for message_id in Pack(PackRow(*row)).ids]
 
     def query(self, sql: str, *values: object) -> list[Any]:
         """Query the database as an outside reader would."""

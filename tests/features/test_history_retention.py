@@ -26,7 +26,9 @@ async def harness(tmp_path, monkeypatch):
 
 def stored_messages(tmp_path) -> int:
     with closing(sqlite3.connect(tmp_path / "leveret.db")) as connection:
-        return int(connection.execute("SELECT count(*) FROM messages").fetchone()[0])
+        return int(
+            connection.execute("SELECT coalesce(sum(count), 0) FROM message_packs").fetchone()[0]
+        )
 
 
 async def fill(harness: BrokerHarness, count: int) -> None:

@@ -9,24 +9,20 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, delete, event, func, insert, select
+from sqlalchemy import Connection, create_engine, delete, event, func, insert, select
 
-from leveret.model.history import SIZED_KINDS, EventKind
-from leveret.model.message import encode_properties
+from leveret.model.history import SIZED_KINDS, EventKind, Keep
+from leveret.model.message import PARTS_FROM, Address, Message, encode_properties
+from leveret.model.run import Run
 from leveret.queues.log.files.partition import Partition, PartitionSettings
 from leveret.queues.storage import schema
 from leveret.queues.storage.directory import DATABASE_NAME
-from leveret.queues.storage.packing import (
-    body_checksum,
-    event_checksum,
-    head_checksum,
-    pack_ids,
-    pack_sizes,
-    route_checksum,
-)
+from leveret.queues.storage.packing import event_checksum, pack_ids, pack_sizes
+from leveret.queues.storage.packs import Pack, PackRow, encode_packs, index_checksum
 from leveret.queues.storage.trims import Trims
 
 START_MS = 1_790_000_000_000
@@ -69,8 +65,11 @@ class FakeBroker:
         event.listen(self.engine, "connect", _enable_wal)
         schema.metadata.create_all(self.engine)
         self.time_ms = START_MS
-        self._message_id = self._event_id = 0
-        self._messages: list[dict[str, Any]] = []
+        self._message_id = self._event_id = self._part_id = 0
+        self._messages: list[Message] = []
+        self._stripped: set[int] = set()
+        self._is_varied = False
+        self._pack_sizes = random.Random(seed)
         self._events: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         self.queue_ids = {name: number for number, name in enumerate(QUEUES, start=1)}
         self.ledger.live = {name: [] for name in QUEUES}
@@ -83,22 +82,33 @@ class FakeBroker:
             log.close()
         self.engine.dispose()
 
-    def publish(self, queues: Iterable[str], body: bytes, **properties: Any) -> int:
+    def publish(
+        self,
+        queues: Iterable[str],
+        body: bytes,
+        *,
+        origin: int | None = None,
+        keep: Keep = Keep.FULL,
+        is_stripped: bool = False,
+        encoded: bytes | None = None,
+        **properties: Any,
+    ) -> int:
+        """`encoded` are properties in wire form. A body that is stripped was there once."""
         self._message_id += 1
-        number, wire = self._message_id, encode_properties(properties)
+        number = self._message_id
         key = "rk." + "x" * (number % 3)
-        self._messages.append(
-            {
-                "id": number, "time_ms": self.time_ms, "origin": 1 + number % 2, "keep": 2,
-                "size": len(body), "exchange": "ex", "routing_key": key, "properties": wire,
-                "body": body, "body_crc": body_checksum(body),
-                "head_crc": head_checksum(route_checksum(b"ex", key.encode()), number,
-                                          len(body), wire),
-            }
-        )  # fmt: skip
-        self.ledger.messages[number] = {
-            "body": body, "time_ms": self.time_ms, "routing_key": key, **properties
-        }  # fmt: skip
+        wire = encode_properties(properties) if encoded is None else encoded
+        message = Message.build(Address.of("ex", key), wire, body)
+        message.id, message.time_ms, message.keep = number, self.time_ms, keep
+        message.origin = 1 + number % 2 if origin is None else origin
+        self._messages.append(message)
+        if is_stripped:
+            self._stripped.add(number)
+        if keep is not Keep.NOTHING:
+            self.ledger.messages[number] = {
+                "body": body, "time_ms": self.time_ms, "routing_key": key,
+                "stored_body": None if is_stripped and body else body, **properties,
+            }  # fmt: skip
         chosen = list(queues)
         self.record(EventKind.PUBLISHED if chosen else EventKind.UNROUTABLE, None, number, 1)
         for queue in chosen:
@@ -122,8 +132,7 @@ class FakeBroker:
     def commit(self) -> None:
         """One transaction, like those of the broker's writer."""
         with self.engine.begin() as connection:
-            if self._messages:
-                connection.execute(insert(schema.messages), self._messages)
+            self._insert_packs(connection)
             for (kind, queue_id, actor, detail), entries in self._events.items():
                 self._event_id += 1
                 connection.execute(
@@ -132,6 +141,44 @@ class FakeBroker:
         self._messages.clear()
         self._events.clear()
         self.time_ms += self.random.randrange(1, 2000)
+
+    def skip_ids(self, count: int) -> None:
+        """The next messages have higher ids, as if some between had gone elsewhere."""
+        self._message_id += count
+
+    def _insert_packs(self, connection: Connection) -> None:
+        """Packs of different sizes."""
+        rest = self._messages
+        while rest:
+            size = self._pack_sizes.choice((1, 2, 3, 10, 1000))
+            for row in encode_packs(self._runs(rest[:size], connection)):
+                self._insert_pack(connection, row)
+            rest = rest[size:]
+        self._stripped.clear()
+
+    def _runs(self, messages: list[Message], connection: Connection) -> Iterable[Run]:
+        for message in messages:
+            body = message.large_body
+            if body is not None and len(body) > PARTS_FROM:
+                body.first_part = self._part_id + 1
+                self._insert_parts(connection, body.parts())
+        groups = groupby(messages, lambda one: (one.routing_key, one.origin, one.keep, one.channel))
+        for (*_, channel), group in groups:
+            run = list(group)
+            yield from [Run.of(run)] if channel else [Run.of([one]) for one in run]
+
+    def _insert_pack(self, connection: Connection, row: PackRow) -> None:
+        if self._stripped:
+            row = Pack(row).without_bodies(lambda number: number not in self._stripped) or row
+        if self._is_varied and not row.parts and self._pack_sizes.random() < 0.1:
+            row, pieces = data_in_parts(row, self._part_id + 1)
+            self._insert_parts(connection, pieces)
+        connection.execute(insert(schema.message_packs).values(row))
+
+    def _insert_parts(self, connection: Connection, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            self._part_id += 1
+            connection.execute(insert(schema.body_parts), {"id": self._part_id, "data": piece})
 
     def append(self, log: str, records: int) -> None:
         """Append records to a log in two batches; the first append declares the log."""
@@ -155,12 +202,16 @@ class FakeBroker:
             self.time_ms += 500
 
     def trim(self, table: str, upto: int, keep: Iterable[int] = ()) -> None:
-        """Delete rows up to an id, except some, as retention does."""
-        rows, key = schema.metadata.tables[table], f"trimmed_{table}"
-        chosen = (rows.c.id <= upto) & rows.c.id.not_in(list(keep))
+        """Delete messages or events up to an id, except some, as retention does."""
+        key, kept = f"trimmed_{table}", set(keep)
         with self.engine.begin() as connection:
-            last = connection.execute(select(func.max(rows.c.id)).where(chosen)).scalar_one()
-            connection.execute(delete(rows).where(chosen))
+            if table == "messages":
+                last = _trim_packs(connection, upto, kept)
+            else:
+                chosen = (schema.events.c.id <= upto) & schema.events.c.id.not_in(kept)
+                highest = select(func.max(schema.events.c.id)).where(chosen)
+                last = connection.execute(highest).scalar_one()
+                connection.execute(delete(schema.events).where(chosen))
             stored = select(schema.meta.c.value).where(schema.meta.c.key == key)
             trims = Trims.from_json(connection.execute(stored).scalar()).after_deleting(last)
             notes = {key: trims.to_json(), "last_message_id": str(self._message_id)}
@@ -194,11 +245,16 @@ class FakeBroker:
                     insert(schema.queues), row | {"arguments": '{"x-partitions": 10}'}
                 )
 
-    def traffic(self, commits: int) -> None:
-        """Random traffic of every kind."""
+    def traffic(self, commits: int, *, is_varied: bool = False) -> None:
+        """Random traffic of every kind.
+
+        `is_varied`: not all ids are used, not all bodies are kept, and the data of some packs is in
+        parts, as if it belonged to large transactions.
+        """
+        self._is_varied = is_varied
         for _ in range(commits):
             for _ in range(self.random.randrange(1, 12)):
-                self._publish_random()
+                self._publish_random(**(self._random_keep() if is_varied else {}))
             for queue, live in self.ledger.live.items():
                 for number in [n for n in live if self.random.random() < 0.5]:
                     self._settle_random(queue, number)
@@ -208,7 +264,15 @@ class FakeBroker:
                     self.record(EventKind.SNAPSHOT, queue, number, size=1)
             self.commit()
 
-    def _publish_random(self) -> None:
+    def _random_keep(self) -> dict[str, Any]:
+        pick = self.random
+        if pick.random() < 0.2:
+            self.skip_ids(pick.randrange(1, 4))
+        if pick.random() < 0.5:
+            return {}
+        return {"keep": Keep.METADATA, "is_stripped": pick.random() < 0.5}
+
+    def _publish_random(self, **keep: Any) -> None:
         pick = self.random
         body = pick.randbytes(pick.choice((0, 1, 17, 300)))
         properties: dict[str, Any] = {"delivery_mode": 2}
@@ -218,7 +282,7 @@ class FakeBroker:
         if pick.random() < 0.3:
             properties |= {"priority": 3, "timestamp": 1_700_000_000, "app_id": "gen",
                            "content_type": "text/plain", "expiration": "60000"}  # fmt: skip
-        self.publish(pick.sample(QUEUES, pick.randrange(0, 3)), body, **properties)
+        self.publish(pick.sample(QUEUES, pick.randrange(0, 3)), body, **keep, **properties)
 
     def _settle_random(self, queue: str, number: int) -> None:
         pick = self.random.random()
@@ -268,6 +332,31 @@ class FakeBroker:
                     insert(schema.queues), {"id": number, "vhost": "/", "name": name}
                 )
             connection.execute(insert(schema.meta), {"key": "created_ms", "value": "1"})
+
+
+def data_in_parts(row: PackRow, first_part: int) -> tuple[PackRow, list[bytes]]:
+    """A pack like those of large transactions: its data is in parts; these parts."""
+    data, size = row.data or b"", 100
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    row = row._replace(data=None, first_part=first_part, parts=len(pieces))
+    return row._replace(crc=index_checksum(row)), pieces
+
+
+def _trim_packs(connection: Connection, upto: int, kept: set[int]) -> int:
+    """The last message that was deleted."""
+    packs = schema.message_packs
+    last = 0
+    for values in connection.execute(select(packs).where(packs.c.id <= upto)).all():
+        row = PackRow(*values)
+        assert row.data is not None
+        pack = Pack(row)
+        removed = [number for number in pack.ids if number <= upto and number not in kept]
+        last = max(last, *removed) if removed else last
+        rest = pack.without(set(removed).__contains__)
+        connection.execute(delete(packs).where(packs.c.id == row.id))
+        if rest is not None:
+            connection.execute(insert(packs).values(rest))
+    return last
 
 
 def _enable_wal(connection: Any, _: Any) -> None:

@@ -74,7 +74,7 @@ def test_only_requested_columns_are_read(table, tmp_path):
     assert frame.columns == ["id", "user"]
     assert frame.where("user = 'alice'").count() > 0
     assert all(stats["bytes"] == 0 for stats in read_log(tmp_path))
-    assert {tuple(stats["columns"]) for stats in read_log(tmp_path)} == {("id", "origin")}
+    assert {tuple(stats["columns"]) for stats in read_log(tmp_path)} == {("id", "runs")}
 
 
 def test_filters_are_applied_by_the_reader(table, broker, tmp_path):

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import insert, update
 
-from leveret.model.history import EventKind
-from leveret.model.message import PART_BYTES
+from leveret.model.history import EventKind, Keep
+from leveret.model.message import PARTS_FROM, Address, Message, encode_properties
+from leveret.model.run import Run
 from leveret.queues.storage import schema
+from leveret.queues.storage.packs import encode_packs
 from leveret.spark_sink.arrow.local import LocalSource, history_export, history_ranges
 from leveret.spark_sink.arrow.schemas import schema_of
 from leveret.spark_sink.arrow.selection import (
@@ -37,7 +39,7 @@ ALL = Selection()
 
 @pytest.fixture
 def busy(broker):
-    broker.traffic(60)
+    broker.traffic(60, is_varied=True)
     return broker
 
 
@@ -56,7 +58,7 @@ def test_messages_equal_the_ledger(busy):
     assert [row["id"] for row in rows] == sorted(ledger)
     for row in rows:
         sent = ledger[row["id"]]
-        assert row["body"] == sent["body"]
+        assert row["body"] == sent["stored_body"]
         assert row["body_bytes"] == len(sent["body"])
         assert row["routing_key"] == sent["routing_key"]
         assert row["time"].timestamp() * 1000 == pytest.approx(sent["time_ms"], abs=0.5)
@@ -106,11 +108,9 @@ def test_typed_headers_keep_types_and_bytes(broker):
     field("nothing", b"V", b"")
     field("list", b"A", sized(b"I" + (1).to_bytes(4, "big") + b"x" + sized(b"\xff")))
     field("deep", b"F", sized(b"\x01a" + b"b" + b"\x07" + b"\x01s" + b"S" + sized(b"x")))
-    broker.publish(["orders"], b"x")
-    broker.commit()
     properties = (1 << 13).to_bytes(2, "big") + sized(bytes(wire))
-    with broker.engine.begin() as connection:
-        connection.execute(update(schema.messages).values(properties=properties))
+    broker.publish(["orders"], b"x", encoded=properties)
+    broker.commit()
     (row,) = rows_of(broker, "messages", ["typed_headers"])
     fields = {name: tuple(value.values()) for name, value in row["typed_headers"]}
     numbers = {
@@ -227,8 +227,9 @@ def test_bodies_are_read_only_when_requested(busy):
     with_bodies, without = ReadStats(), ReadStats()
     rows_of(busy, "messages", ["id", "body"], stats=with_bodies)
     rows_of(busy, "messages", ["id", "time", "user"], stats=without)
-    assert "body" in with_bodies.columns and with_bodies.bytes == busy.ledger.body_bytes
-    assert without.columns == ("id", "origin", "time_ms") and without.bytes == 0
+    kept = sum(len(sent["stored_body"] or b"") for sent in busy.ledger.messages.values())
+    assert "body" in with_bodies.columns and with_bodies.bytes > kept
+    assert without.columns == ("id", "runs") and without.bytes == 0
 
 
 def test_filters_reach_the_database(busy):
@@ -263,10 +264,9 @@ def test_other_vhosts_are_not_visible(busy):
 
 def test_messages_published_by_the_broker_have_the_vhost_of_their_queue(broker):
     for queue in ("orders", "mail"):
-        broker.publish([queue], b"first")
+        broker.publish([queue], b"first", origin=0)
     broker.commit()
     with broker.engine.begin() as connection:
-        connection.execute(update(schema.messages).values(origin=0))
         connection.execute(update(schema.events).values(actor=0))
         connection.execute(
             update(schema.queues).where(schema.queues.c.name == "mail").values(vhost="other")
@@ -291,10 +291,9 @@ def test_messages_published_by_the_broker_have_the_vhost_of_their_queue(broker):
 
 
 def test_unroutable_messages_published_by_the_broker_have_a_vhost(broker):
-    broker.publish([], b"unroutable")
+    broker.publish([], b"unroutable", origin=0)
     broker.commit()
     with broker.engine.begin() as connection:
-        connection.execute(update(schema.messages).values(origin=0))
         connection.execute(update(schema.events).values(actor=0, detail="other"))
     assert [row["vhost"] for row in rows_of(broker, "messages")] == ["other"]
     assert {row["vhost"] for row in rows_of(broker, "events")} == {"other"}
@@ -304,16 +303,14 @@ def test_unroutable_messages_published_by_the_broker_have_a_vhost(broker):
 def test_history_off_hides_events_and_content(broker):
     broker.publish(["orders", "mail"], b"kept")
     broker.commit()
+    broker.publish([], b"secret", keep=Keep.NOTHING)
+    broker.commit()
     with broker.engine.begin() as connection:
         connection.execute(
             insert(schema.policies),
             {"vhost": "/", "name": "quiet", "pattern": "^mail$", "operator": False,
              "definition": '{"history": "off"}'},
         )  # fmt: skip
-        connection.execute(
-            insert(schema.messages),
-            {"id": 99, "keep": 0, "properties": b"\0\0", "body": b"secret", "size": 6},
-        )
     assert {row["queue"] for row in rows_of(broker, "events")} == {"orders", None}
     with broker.engine.begin() as connection:
         connection.execute(insert(schema.meta), {"key": "history", "value": "off"})
@@ -329,26 +326,21 @@ def test_history_off_hides_events_and_content(broker):
 
 
 def test_body_that_is_not_kept_is_null(broker):
-    broker.publish(["orders"], b"12345")
+    broker.publish(["orders"], b"12345", keep=Keep.METADATA, is_stripped=True)
     broker.commit()
-    with broker.engine.begin() as connection:
-        connection.execute(update(schema.messages).values(body=None, keep=1))
     (row,) = rows_of(broker, "messages")
     assert row["body"] is None and row["body_bytes"] == 5
 
 
 def test_body_in_parts_is_read_whole(broker):
-    body = bytes(range(256)) * (3 * PART_BYTES // 256) + b"rest"
-    for number in range(3):
-        broker.publish(["orders"], body if number == 1 else b"small")
+    body = bytes(range(256)) * (PARTS_FROM // 256) + b"rest"
+    sent = [body, b"small", body[::-1], b"small"]
+    for one in sent:
+        broker.publish(["orders"], one)
     broker.commit()
-    parts = [body[at : at + PART_BYTES] for at in range(0, len(body), PART_BYTES)]
-    with broker.engine.begin() as connection:
-        large = schema.messages.c.size == len(body)
-        connection.execute(update(schema.messages).values(body=None, first_part=7).where(large))
-        rows = [{"id": number, "data": part} for number, part in enumerate(parts, 7)]
-        connection.execute(insert(schema.body_parts), [{"id": 6, "data": b"another"}, *rows])
-    assert [row["body"] for row in rows_of(broker, "messages")] == [b"small", body, b"small"]
+    assert [row["body"] for row in rows_of(broker, "messages")] == sent
+    rows = rows_of(broker, "messages", ["body_bytes", "delivery_mode"])
+    assert [row["body_bytes"] for row in rows] == [len(one) for one in sent]
 
 
 def test_empty_broker_has_empty_tables(broker):
@@ -405,10 +397,11 @@ def test_splits_cover_everything_once(busy, table, rows):
 def test_reads_while_a_write_transaction_is_open(busy):
     """An open write transaction neither blocks the reader nor is visible to it."""
     before = len(rows_of(busy, "messages", ["id"]))
+    message = Message.build(Address.of("", "orders"), encode_properties({}), b"")
+    message.id, message.keep = 10_000, Keep.FULL
     with busy.engine.begin() as connection:
-        connection.execute(
-            insert(schema.messages), {"id": 10_000, "keep": 2, "properties": b"\0\0", "body": b""}
-        )
+        (row,) = encode_packs([Run.of([message])])
+        connection.execute(insert(schema.message_packs).values(row))
         assert len(rows_of(busy, "messages", ["id"])) == before
     assert len(rows_of(busy, "messages", ["id"])) == before + 1
 
@@ -477,3 +470,12 @@ def test_unreadable_directories_are_explained(tmp_path):
     (tmp_path / "leveret.db").write_bytes(b"not a database at all, just some bytes in a file")
     with pytest.raises(SourceError, match="not the database of a broker"):
         LocalSource(tmp_path)
+
+
+@pytest.mark.parametrize(("version", "words"), [(3, "start the broker"), (99, "update this one")])
+def test_other_versions_of_the_database_are_explained(broker, version, words):
+    with broker.engine.begin() as connection:
+        row = {"key": "schema_version", "value": str(version)}
+        connection.execute(insert(schema.meta), row)
+    with pytest.raises(SourceError, match=words):
+        LocalSource(broker.data_dir)

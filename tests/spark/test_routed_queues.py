@@ -173,10 +173,6 @@ def fill(broker, size):
     """Messages published, enqueued and acked, each in its own commit."""
     with closing(sqlite3.connect(broker.data_dir / DATABASE_NAME)) as connection, connection:
         connection.executemany(
-            "INSERT INTO messages (id, keep, properties, body) VALUES (?, 2, x'0000', x'')",
-            [(number,) for number in range(1, size + 1)],
-        )
-        connection.executemany(
             "INSERT INTO events (kind, queue_id, count, first_id, last_id, ids)"
             " VALUES (?, ?, 1, ?, ?, ?)",
             [

@@ -137,7 +137,7 @@ class DelayQueue:
     def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
         return [self.schedule(message, ()) for message in run.messages]
 
-    def stores_content(self, message: Message) -> bool:
+    def stores_content(self, persistent: bool) -> bool:
         return False
 
     def rejects_dead_letter(self, message: Message) -> bool:

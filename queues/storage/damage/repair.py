@@ -47,7 +47,7 @@ log = logging.getLogger("leveret.store")
 
 DAMAGED_NAME: Final = "damaged"
 REPORT_NAME: Final = "report.json"
-_LAZY: Final = frozenset({"messages", "body_parts", "events"})
+_LAZY: Final = frozenset({"messages", "message_packs", "body_parts", "events"})
 _SPACE: Final = 1.1
 
 

@@ -5,7 +5,8 @@ indexes are built again. Then the losses are given to those who have them:
 
 - a queue whose definition is lost, but not its messages, returns as `leveret.recovered.<id>`;
 - a virtual host that only other rows still name is made again;
-- messages without content are settled (dropped), so that no queue counts or delivers them;
+- messages without content are settled (dropped), so that no queue counts or delivers them; of a
+  pack whose index is readable, only those that do not match their checksum;
 - a queue that has lost rows of its journal is replayed from its oldest event instead of its last
   snapshot: messages that were acknowledged may come again, marked as redelivered.
 
@@ -19,7 +20,7 @@ import json
 import sqlite3
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -29,10 +30,12 @@ from typing import Any, Final
 from leveret.model.history import EventKind
 from leveret.model.store import LostData, StoreError
 from leveret.queues.storage import compiled_statements as compiled
-from leveret.queues.storage import statements
+from leveret.queues.storage import old_messages, statements
 from leveret.queues.storage.damage.btree import DamagedPage, Tree, TreeWalk
+from leveret.queues.storage.damage.content import PACKS, ROWS, Content, sound_part
 from leveret.queues.storage.damage.sqlite_file import Malformed, SqliteFile, Value
 from leveret.queues.storage.damage.table_reader import (
+    RowValues,
     TableDamage,
     TableReader,
     read_columns,
@@ -40,6 +43,7 @@ from leveret.queues.storage.damage.table_reader import (
 from leveret.queues.storage.directory import sync_file
 from leveret.queues.storage.migrations import VERSION_KEY, migrate
 from leveret.queues.storage.packing import event_checksum, pack_ids
+from leveret.queues.storage.packs import PackRow
 from leveret.queues.storage.read_only import open_read_only
 from leveret.queues.storage.reader import is_undecodable
 from leveret.queues.storage.recovery import Recovery
@@ -49,11 +53,9 @@ from leveret.queues.storage.trims import EVENTS_KEY, MESSAGES_KEY, Trims
 RECOVERED_PREFIX: Final = "leveret.recovered."
 LOST_CONTENT: Final = "unreadable: its content was on a damaged page"
 _SCHEMA: Final = "SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema ORDER BY rowid"
-_ALWAYS_THERE: Final = frozenset(
-    {"meta", "users", "vhosts", "queues", "messages", "events", "group_offsets"}
-)
+_ALWAYS_THERE: Final = frozenset({"meta", "users", "vhosts", "queues", "events", "group_offsets"})
 """The tables of every version of the schema that the losses below are read from."""
-_LARGE: Final = frozenset({"messages", "body_parts", "events"})
+_LARGE: Final = frozenset({ROWS, PACKS, "body_parts", "events"})
 _ROWS_PER_INSERT: Final = 10_000
 _MAX_LISTED: Final = 20
 _KEY_WORDS: Final = {
@@ -115,7 +117,7 @@ def read_schema(connection: sqlite3.Connection) -> Schema:
             raise Malformed("its schema on page 1 cannot be read") from error
         raise
     names = {name for kind, name, *_ in rows if kind == "table"}
-    if not names >= _ALWAYS_THERE:
+    if not names >= _ALWAYS_THERE or names.isdisjoint({ROWS, PACKS}):
         raise Malformed("its schema on page 1 has lost a table")
     trees = tuple(
         Tree(name, table, root, kind == "table")
@@ -140,7 +142,7 @@ def salvage_database(
             new.execute(statement)
         salvage = _Salvage(new, file, schema)
         new.execute("BEGIN")
-        for tree in schema.tables:
+        for tree in sorted(schema.tables, key=lambda tree: tree.name == PACKS):  # needs body_parts
             index = schema.maybe_key_index(tree.name)
             reader = TableReader(file, tree, columns[tree.name], index, salvage.twins)
             salvage.copy(reader, tree.name)
@@ -177,8 +179,8 @@ def _insert_queue(
     arguments = json.dumps({"x-queue-type": "stream"}) if is_log else "{}"
     connection.execute(
         "INSERT INTO queues (id, vhost, name, kind, durable, arguments, delivered_to)"
-        " VALUES (?, ?, ?, ?, 1, ?, (SELECT coalesce(max(id), 0) FROM messages))",
-        (queue_id, vhost, name, kind, arguments),
+        " VALUES (?, ?, ?, ?, 1, ?, ?)",
+        (queue_id, vhost, name, kind, arguments, Content(connection).last_id()),
     )
     return name
 
@@ -189,6 +191,9 @@ class _Salvage:
         self._file = file
         self._schema = schema
         self._damage: dict[str, TableDamage] = {}
+        self._content = Content(new)
+        self._lost_content = TableDamage()
+        """By ids of messages, of rows and of packs."""
         self.report = SalvageReport()
         self.twins = _find_twins(file, schema)
 
@@ -197,21 +202,45 @@ class _Salvage:
     def copy(self, reader: TableReader, table: str) -> None:
         sql = statements.insert_unknown(table, len(reader.names))
         rows, count = reader.rows(), 0
+        if table == PACKS:
+            rows = self._sound_packs(rows)
         while part := list(islice(rows, _ROWS_PER_INSERT)):
             count += self._new.executemany(sql, part).rowcount
         damage = self._damage[table] = reader.damage
         self.report.pages += [str(page) for page in dict.fromkeys(damage.pages)]
+        if table in (ROWS, PACKS):
+            self._note_lost_content(damage, in_packs=table == PACKS)
+            damage = self._lost_content
         self.report.tables[table] = TableResult(
             count, tuple(_ranges(damage)), tuple(map(_key_text, damage.keys))
         )
         self._name_lost_rows(table, damage)
+
+    def _sound_packs(self, rows: Iterator[RowValues]) -> Iterator[RowValues]:
+        for row in rows:
+            sound, damaged = sound_part(self._new, PackRow._make(row))
+            self._lost_content.bad_ids.update(damaged)
+            if sound is not None:
+                yield sound
+
+    def _note_lost_content(self, damage: TableDamage, *, in_packs: bool) -> None:
+        """A pack ends before the next one begins."""
+        lost = self._lost_content
+        if not in_packs:
+            lost.ids += damage.ids
+            lost.bad_ids |= damage.bad_ids
+            return
+        for low, high in [*damage.ids, *((pack, pack) for pack in sorted(damage.bad_ids))]:
+            first = max(low, self._content.last_packed_before(low) + 1)
+            following = None if high is None else self._content.maybe_next_id(high)
+            lost.ids.append((first, None if following is None else following - 1))
 
     def _name_lost_rows(self, table: str, damage: TableDamage) -> None:
         if table in _KEY_WORDS:
             for key in damage.keys:
                 what = _KEY_WORDS[table].format(*key)
                 self._add(table, f"{what} is lost")
-        is_named_later = table in ("queues", "events", "messages", "origins")
+        is_named_later = table in ("queues", "events", ROWS, PACKS, "origins")
         if damage.ids and not damage.knows_all_keys and not is_named_later:
             self._add(table, f"rows of the table {table} are lost: {', '.join(_ranges(damage))}")
         if damage.has_lost_rows and table == "origins":
@@ -231,8 +260,9 @@ class _Salvage:
         self._replay_from_oldest_event()
         self._settle_messages_without_content()
         self._name_lost_offsets()
-        self._tell_readers("messages", MESSAGES_KEY, "SELECT max(last_id) FROM events")
-        self._tell_readers("events", EVENTS_KEY, "SELECT max(id) FROM events")
+        newest = "SELECT max(last_id) FROM events"
+        self._tell_readers(self._lost_content, MESSAGES_KEY, newest)
+        self._tell_readers(self._damage["events"], EVENTS_KEY, "SELECT max(id) FROM events")
         if not self._row("SELECT count(*) FROM users")[0] and self._damage["users"].pages:
             self._add("users", "no user is left: nobody can log in")
 
@@ -241,16 +271,21 @@ class _Salvage:
         return row
 
     def _restore_version(self) -> None:
-        """A database whose columns are those of this version has the schema of this version."""
+        """Its columns tell it, if they are those of this version or the one before."""
         if self._new.execute(compiled.GET_SCHEMA_VERSION).fetchone() is not None:
             return
-        stored = {(table.lower(), name.lower()) for table, name in self._new.execute(
-            compiled.COLUMN_NAMES
-        )}  # fmt: skip
+        rows = self._new.execute(compiled.COLUMN_NAMES)
+        stored = {(table.lower(), name.lower()) for table, name in rows}
         current = {(table, name) for table, names in compiled.COLUMNS.items() for name in names}
-        if stored != current:
+        packs = {column for column in current if column[0] == PACKS}
+        before = current - packs | {(ROWS, name) for name in old_messages.COLUMNS}
+        if stored == current:
+            version = statements.SCHEMA_VERSION
+        elif stored - packs == before:
+            version = old_messages.LAST_VERSION
+        else:
             raise StoreError("leveret.db is damaged: it has lost the version of its schema")
-        self._new.execute(compiled.SET_META, (VERSION_KEY, str(statements.SCHEMA_VERSION)))
+        self._new.execute(compiled.SET_META, (VERSION_KEY, str(version)))
         self._new.execute(compiled.SET_META, ("clean", "0"))
 
     def _restore_queues(self, log_ids: frozenset[int]) -> None:
@@ -288,15 +323,11 @@ class _Salvage:
 
     def _probable_name(self, queue_id: int) -> tuple[str, str]:
         """The vhost and name that messages published to the default exchange tell."""
-        ids = self._some_ids(queue_id)
-        rows = self._new.execute(
-            "SELECT coalesce(o.vhost, ''), m.exchange, m.routing_key FROM messages AS m"
-            " LEFT JOIN origins AS o ON o.id = m.origin"
-            " WHERE m.id IN (SELECT value FROM json_each(?))",
-            (json.dumps(ids),),
-        ).fetchall()
-        vhosts = Counter(vhost for vhost, _, _ in rows if vhost)
-        names = Counter(key for _, exchange, key in rows if not exchange)
+        routes = list(self._content.routes(self._some_ids(queue_id)))
+        rows = self._new.execute("SELECT id, vhost FROM origins WHERE vhost != ''")
+        known = dict(rows.fetchall())
+        vhosts = Counter(known[origin] for origin, _, _ in routes if origin in known)
+        names = Counter(key for _, exchange, key in routes if not exchange)
         only = [name for (name,) in self._new.execute("SELECT name FROM vhosts")]
         vhost = max(vhosts, key=vhosts.__getitem__, default=only[0] if len(only) == 1 else "/")
         return vhost, max(names, key=names.__getitem__, default="")
@@ -378,35 +409,25 @@ class _Salvage:
         return bool(self._row("SELECT count(*) FROM events WHERE id = ?", event_id)[0])
 
     def _settle_messages_without_content(self) -> None:
-        if not self._damage["messages"].has_lost_rows:
+        if not self._lost_content.has_lost_rows:
             return
         recovery = Recovery(self._new)
         recovery.read_journals()
         for queue_id, parts in recovery.live.items():
-            ids = [message_id for part in parts for message_id in part.ids]
-            lost = list(self._without_content(ids))
+            lost = self._content.missing(sorted(i for part in parts for i in part.ids))
             if not lost:
                 continue
             self._settle(queue_id, lost)
             vhost, name = self._row("SELECT vhost, name FROM queues WHERE id = ?", queue_id)
             self._add(
-                "messages",
+                ROWS,
                 f"queue {name!r} has lost {_counted(len(lost), 'message')}, whose content cannot"
                 f" be read (ids {_id_ranges(lost)})",
                 vhost,
                 name,
             )
-        ranges = ", ".join(_ranges(self._damage["messages"]))
-        self._add("messages", f"history has a gap: the content of messages {ranges} is lost")
-
-    def _without_content(self, ids: Sequence[int]) -> Iterator[int]:
-        for start in range(0, len(ids), _ROWS_PER_INSERT):
-            part = json.dumps(ids[start : start + _ROWS_PER_INSERT])
-            rows = self._new.execute(
-                "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT id FROM messages)",
-                (part,),
-            )
-            yield from (message_id for (message_id,) in rows)
+        ranges = ", ".join(_ranges(self._lost_content))
+        self._add(ROWS, f"history has a gap: the content of messages {ranges} is lost")
 
     def _settle(self, queue_id: int, message_ids: list[int]) -> None:
         event_id = self._row(compiled.LAST_EVENT)[0] + 1
@@ -419,9 +440,8 @@ class _Salvage:
              min(message_ids), max(message_ids), ids, None, crc),
         )  # fmt: skip
 
-    def _tell_readers(self, table: str, key: str, newest: str) -> None:
+    def _tell_readers(self, damage: TableDamage, key: str, newest: str) -> None:
         """Note the highest lost id, for readers of the history that have not come so far."""
-        damage = self._damage[table]
         if damage.has_lost_rows:
             highest = self._row(newest)[0] or 0
             ends = [highest if high is None else high for _, high in damage.ids]

@@ -188,6 +188,15 @@ class SqliteFile:
                 found.setdefault(parent, set()).add(number)
         return found
 
+    @cached_property
+    def _next_by_map(self) -> dict[int, int]:
+        """For every page of an overflow chain, the next one that the pointer map names."""
+        return {
+            parent: number
+            for number, (kind, parent) in self.pointers.items()
+            if kind == OVERFLOW_NEXT
+        }
+
     def malformed_map_pages(self) -> list[int]:
         """Pages of the pointer map with entries that cannot be right."""
         found: dict[int, None] = {}
@@ -233,29 +242,32 @@ class SqliteFile:
             return _signed(_varint(node.data, at)[0])
         return self._record(node, node.cells[index]).values
 
-    def rows(self, node: Node) -> Iterator[Row | None]:
-        """The rows of a leaf, or the entries of any page of an index; None if malformed."""
+    def rows(self, node: Node, *, fill: bool = False) -> Iterator[Row | None]:
+        """The rows of a leaf, or the entries of any page of an index; None if malformed.
+
+        `fill`: what is on an overflow page that is not there is zeroes.
+        """
         skip = 4 if node.kind == INDEX_INTERIOR else 0
         for cell in node.cells:
             try:
-                yield self._record(node, cell + skip)
+                yield self._record(node, cell + skip, fill)
             except (Malformed, IndexError, struct.error, UnicodeDecodeError):
                 yield None
 
-    def _record(self, node: Node, at: int) -> Row:
+    def _record(self, node: Node, at: int, fill: bool = False) -> Row:
         size, at = _varint(node.data, at)
         rowid = 0
         if node.kind == TABLE_LEAF:
             unsigned, at = _varint(node.data, at)
             rowid = _signed(unsigned)
-        values = decode_record(self._payload(node, at, size))
+        values = decode_record(self._payload(node, at, size, fill))
         if node.kind != TABLE_LEAF:
             if not values or not isinstance(values[-1], int):
                 raise Malformed("an index entry without a rowid")
             rowid = values[-1]
         return Row(rowid, values)
 
-    def _payload(self, node: Node, at: int, size: int) -> bytes:
+    def _payload(self, node: Node, at: int, size: int, fill: bool) -> bytes:
         local = self._local_size(node, size)
         if at + local > self.usable:
             raise Malformed("a cell ends outside its page")
@@ -267,11 +279,17 @@ class SqliteFile:
         parts, left = [payload], size - local
         number = int.from_bytes(node.data[at + local : at + local + 4], "big")
         while left > 0:
+            if fill and not 2 <= number <= self.page_count:
+                parts.append(bytes(left))
+                break
             data = self.page(number)
             part = data[4 : min(self.usable, left + 4)]
             parts.append(part)
             left -= len(part)
-            number = int.from_bytes(data[:4], "big")
+            following = int.from_bytes(data[:4], "big")
+            if fill and self.pointers.get(following) != (OVERFLOW_NEXT, number):
+                following = self._next_by_map.get(number, following)
+            number = following
         return b"".join(parts)
 
     def _local_size(self, node: Node, size: int) -> int:

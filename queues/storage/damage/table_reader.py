@@ -1,8 +1,9 @@
 """Reads the rows of one table of a damaged file, and accepts only those that belong there.
 
-A row must have the types of its table; JSON columns must hold JSON; messages and events must match
-their checksums; and the primary key's index must know the row, unless that index is damaged too.
-So the content of a page of another table, or of an older one, is never taken for rows of this one.
+A row must have the types of its table; JSON columns must hold JSON; messages, events and the index
+of a pack must match their checksums; and the primary key's index must know the row, unless that
+index is damaged too. So the content of a page of another table, or of an older one, is never taken
+for rows of this one.
 What the index knows and the table no longer has is lost, and named by its key.
 """
 
@@ -17,12 +18,9 @@ from typing import Any, Final
 
 from leveret.queues.storage.damage.btree import DamagedPage, Tree, TreeWalk, rowid_range
 from leveret.queues.storage.damage.sqlite_file import Row, SqliteFile, Value
-from leveret.queues.storage.packing import (
-    body_checksum,
-    event_checksum,
-    head_checksum,
-    route_checksum,
-)
+from leveret.queues.storage.old_messages import is_sound
+from leveret.queues.storage.packing import event_checksum
+from leveret.queues.storage.packs import Pack, PackRow
 
 _TYPES: Final[Mapping[str, type[object]]] = {
     "TEXT": str,
@@ -111,6 +109,8 @@ class TableReader:
         self._key_columns = sorted(keys, key=lambda at: columns[at].key_position)
         self._twins = twins
         self._check = _CHECKS.get(table.name, _any)
+        # Each message of a pack has its own checksum: the others can be used.
+        self._fill = table.name == "message_packs"
         self.names = [column.name for column in columns]
         self.damage = TableDamage()
 
@@ -154,7 +154,7 @@ class TableReader:
                 self._add_damaged(page)
             elif page.node.is_leaf:
                 is_twin = page.node.number in self._twins
-                for row in self._file.rows(page.node):
+                for row in self._file.rows(page.node, fill=self._fill):
                     complete = self._complete(row) if row is not None else None
                     if complete is not None:
                         yield complete, is_twin
@@ -199,7 +199,6 @@ class TableReader:
         """The entries of the index; None if it is damaged and therefore knows too little."""
         assert self._key_index is not None
         known: set[RowValues] = set()
-        width = len(self._key_columns) + 1
         for page in TreeWalk(self._file, self._key_index).pages():
             if isinstance(page, DamagedPage):
                 if page.tree == self._key_index.name:
@@ -208,11 +207,18 @@ class TableReader:
                 continue
             entries = list(self._file.rows(page.node))
             is_twin = page.node.number in self._twins
-            if is_twin or any(entry is None or len(entry.values) != width for entry in entries):
+            if is_twin or not all(map(self._is_entry, entries)):
                 self.damage.pages.append(DamagedPage(page.node.number, self._key_index.name))
                 return None
             known.update(entry.values for entry in entries if entry is not None)
         return known
+
+    def _is_entry(self, entry: Row | None) -> bool:
+        """Whether it may be one of this index: another one may have as many columns."""
+        if entry is None or len(entry.values) != len(self._key_columns) + 1:
+            return False
+        columns = [self._columns[at] for at in self._key_columns]
+        return all(map(Column.accepts, columns, entry.values[:-1]))
 
 
 def _is_json_object(text: str) -> bool:
@@ -234,21 +240,19 @@ def _is_json_value(row: Mapping[str, Any]) -> bool:
     return True
 
 
-def _is_sound_message(row: Mapping[str, Any]) -> bool:
-    route = route_checksum(row["exchange"].encode(), row["routing_key"].encode())
-    if head_checksum(route, row["id"], row["size"], row["properties"]) != row["head_crc"]:
-        return False
-    body = row["body"]
-    return body is None or (len(body) == row["size"] and body_checksum(body) == row["body_crc"])
-
-
 def _is_sound_event(row: Mapping[str, Any]) -> bool:
     names = ("time_ms", "kind", "queue_id", "actor", "detail", "count", "ids", "sizes")
     return bool(event_checksum(*(row[name] for name in names)) == row["crc"])
 
 
+def _is_sound_pack(row: Mapping[str, Any]) -> bool:
+    """Raises DamagedPack, which is a ValueError."""
+    return len(Pack(PackRow._make(row.values()))) > 0
+
+
 _CHECKS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
-    "messages": _is_sound_message,
+    "messages": is_sound,
+    "message_packs": _is_sound_pack,
     "events": _is_sound_event,
     "parameters": _is_json_value,
 }

@@ -43,11 +43,10 @@ from leveret.spark_sink.arrow.schemas import EVENTS, arrow_schema
 from leveret.spark_sink.arrow.selection import EVENT_NAMES, NO_MATCH, Request, Selection, Split
 from leveret.spark_sink.arrow.source import ReadStats
 from leveret.spark_sink.arrow.sql import QUERY_CACHE, Database, Query, is_one_of, parameter
+from leveret.spark_sink.arrow.stored_events import EventColumns, StoredEvents
 from leveret.spark_sink.arrow.stored_rows import (
     Conditions,
     LostRows,
-    StoredColumns,
-    StoredRows,
     fill_broker_vhosts,
     filter_batch,
     has_origin_in_vhosts,
@@ -61,8 +60,6 @@ _SPLIT_SCAN_ROWS = 20_000
 _EVENT_WEIGHT = 128
 _LABELS = {int(kind): kind.label for kind in EventKind}
 _ORIGIN_NAMES = ("user", "connection", "consumer_tag")
-_NUMBER_COLUMNS = ("id", "time_ms", "kind", "queue_id", "actor", "count")
-_BYTES_COLUMNS = ("ids", "sizes", "detail")
 _events = schema.events.c
 _BY_BROKER = and_(_events.queue_id == 0, _events.actor == 0)
 """Published by the broker itself: in no queue, without an origin."""
@@ -176,14 +173,14 @@ def _chunks(
 @lru_cache(maxsize=QUERY_CACHE)
 def _queries(
     needed: frozenset[str], event_filter: EventFilter, by_broker_only: bool
-) -> tuple[Query, StoredColumns]:
+) -> tuple[Query, EventColumns]:
     conditions = event_filter.conditions()
     if by_broker_only:
         conditions.append(_BY_BROKER)
     weight = _events["count"] * literal_column(str(_EVENT_WEIGHT))
     return (
         weight_query(schema.events, weight, conditions),
-        StoredColumns(schema.events, needed, _NUMBER_COLUMNS, _BYTES_COLUMNS, conditions),
+        EventColumns(needed, conditions),
     )
 
 
@@ -272,7 +269,7 @@ class EventFilter:
     def conditions(self) -> Conditions:
         """SQL conditions for the stored rows."""
         conditions = [not_(is_one_of(_events.kind, INTERNAL_KINDS))]
-        conditions += time_conditions(_events.time_ms, self.selection)
+        conditions += time_conditions(_events.time_ms, _events.time_ms, self.selection)
         if self.selection.kinds:
             conditions.append(is_one_of(_events.kind, self.kinds))
         if self.hidden_ids:
@@ -297,13 +294,12 @@ def _kind_numbers(names: tuple[str, ...]) -> list[int]:
     return [number for number, label in _LABELS.items() if label in names]
 
 
-class _Chunk(StoredRows):
+class _Chunk(StoredEvents):
     """Stored rows of one id range; `expand` repeats a stored row's value for each message."""
 
-    origin_column = "actor"
     broker_vhosts: BrokerPublishedVhosts
 
-    def __init__(self, database: Database, columns: StoredColumns, span: tuple[int, int]) -> None:
+    def __init__(self, database: Database, columns: EventColumns, span: tuple[int, int]) -> None:
         super().__init__(database, columns, span)
         self.counts = self.number("count")
         self._row_indexes: IntArray = np.repeat(np.arange(len(self.counts)), self.counts)

@@ -320,7 +320,8 @@ class _Chunk:
 
     @cached_property
     def properties(self) -> PropertyColumns:
-        return PropertyColumns(self._packed(_PROPERTIES))
+        packed = self._packed(_PROPERTIES)
+        return PropertyColumns(packed.data, packed.starts, packed.widths)
 
     def _packed(self, column: int) -> PackedColumn:
         areas = []

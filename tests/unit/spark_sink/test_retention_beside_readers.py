@@ -35,8 +35,9 @@ async def publish(harness, count):
 
 async def delete_before(harness, message_id, live=()):
     """Retention with an age limit that the messages before this one exceed."""
-    (before_ms,) = harness.query("SELECT time_ms FROM messages WHERE id >= ?", message_id)[0]
-    (upto,) = harness.query("SELECT max(id) FROM messages")[0]
+    pack = "SELECT first_ms FROM message_packs WHERE last_id >= ? ORDER BY id"
+    (before_ms,) = harness.query(pack, message_id)[0]
+    (upto,) = harness.query("SELECT max(last_id) FROM message_packs")[0]
     request = RetentionRequest(upto, (array("Q", live),), before_ms=before_ms)
     await harness.store.apply_retention(request)
 

@@ -7,19 +7,21 @@ import pytest
 from leveret.model.definitions import VhostDefinition
 from leveret.model.history import EventKind
 from leveret.model.message import Address, Message
-from leveret.model.store import LiveMessages, NewMessage, Snapshot
-from leveret.queues.storage.batch import Batch, IdRanges
+from leveret.model.run import Run
+from leveret.model.store import LiveMessages, Snapshot
+from leveret.queues.storage.batch import Batch, IdRanges, IdSet
+from tests.contract.stores import run_of_one
 
 
-def message(message_id: int) -> NewMessage:
-    return NewMessage(message_id, 1, 0, "", "k", b"", b"body")
+def message(message_id: int) -> Run:
+    return run_of_one(message_id, 1, 0, "", "k", b"\0\0", b"body")
 
 
 def ranges(*batches: list[int]) -> IdRanges:
     lost = IdRanges()
     for ids in batches:
         batch = Batch(1)
-        batch.rows.extend(message(i) for i in ids)
+        batch.runs.extend(message(i) for i in ids)
         lost.add_batch(batch)
     return lost
 
@@ -53,7 +55,7 @@ def test_log_records_alone_need_no_sql():
 @pytest.fixture
 def failed() -> Batch:
     batch = Batch(1)
-    batch.rows = [message(10), message(11)]
+    batch.runs = [message(10), message(11)]
     batch.events[EventKind.ENQUEUED, 1, 0, None] = (5, [10, 11], [4, 4])
     batch.events[EventKind.ACKED, 1, 0, None] = (5, [3, 10], None)
     batch.changes[VhostDefinition, ("/",)] = (VhostDefinition("/", "old"), True)
@@ -65,7 +67,7 @@ def failed() -> Batch:
 def test_carry_keeps_everything_but_new_messages(failed: Batch):
     batch = Batch(2)
     batch.carry(failed, ranges([10, 11]))
-    assert batch.rows == []
+    assert batch.runs == []
     assert batch.logs == {}
     assert batch.events == {(EventKind.ACKED, 1, 0, None): (5, [3], None)}
     assert batch.changes == failed.changes
@@ -84,24 +86,28 @@ def test_newer_changes_win_over_carried_ones(failed: Batch):
 
 
 def test_must_not_lose_messages_are_carried_with_their_events(failed: Batch):
-    failed.must_not_lose, failed.atomic = {11}, {11}
+    failed.must_not_lose, failed.atomic = IdSet([11]), IdSet([11])
     lost = IdRanges()
     lost.add_batch(failed)
     assert [i for i in range(20) if i in lost] == [10]
     batch = Batch(2)
-    batch.rows = [message(12)]
+    batch.runs = [message(12)]
     batch.carry(failed, lost)
-    assert [row[0] for row in batch.rows] == [11, 12]
+    assert [run.ids[0] for run in batch.runs] == [11, 12]
     assert batch.events[EventKind.ENQUEUED, 1, 0, None] == (5, [11], [4])
     assert batch.snapshots[1].parts == (LiveMessages(array("Q", [4, 11]), array("I", [9, 4])),)
-    assert (batch.must_not_lose, batch.atomic, batch.bytes) == ({11}, {11}, 4)
+    assert (set(batch.must_not_lose), set(batch.atomic), batch.bytes) == (
+        {11},
+        {11},
+        message(11).content_size,
+    )
 
 
 def test_carried_log_records_precede_newer_ones():
     sink = object()
     old, must_not_lose, newer = (log_message(i) for i in (10, 11, 12))
     failed, batch = Batch(1), Batch(2)
-    failed.logs[sink], failed.must_not_lose = [old, must_not_lose], {11}  # type: ignore[index]
+    failed.logs[sink], failed.must_not_lose = [old, must_not_lose], IdSet([11])  # type: ignore[index]
     batch.logs[sink] = [newer]  # type: ignore[index]
     batch.carry(failed, IdRanges())
     assert list(batch.logs.values()) == [[must_not_lose, newer]]

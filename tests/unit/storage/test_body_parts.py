@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from leveret.model.history import Keep
-from leveret.model.message import PART_BYTES, Body, LargeBody
-from leveret.model.store import NewMessage, RetentionRequest, StoredMessage, UnreadableMessage
+from leveret.model.message import PART_BYTES, Body, LargeBody, part_count
+from leveret.model.store import RetentionRequest, StoredMessage, UnreadableMessage
 from leveret.queues.storage.directory import DATABASE_NAME
 from leveret.queues.storage.history import HistoryReader
-from tests.contract.stores import PROPERTIES, Harness
+from tests.contract.stores import PROPERTIES, Harness, run_of_one
 
 BODY = random.Random(1).randbytes(3 * PART_BYTES + 5)
 
@@ -29,14 +29,14 @@ async def harness(tmp_path: Path) -> Harness:
 
 def publish(harness: Harness, body: Body, keep: Keep = Keep.FULL) -> int:
     message_id = next(harness.store.ids)
-    row = NewMessage(message_id, harness.clock(), 0, "x", "key", PROPERTIES, body, keep)
-    harness.store.append(row)
+    content = ("x", "key", PROPERTIES, body, keep)
+    harness.store.append(run_of_one(message_id, harness.clock(), 0, *content))
     return message_id
 
 
 def store_parts(harness: Harness) -> LargeBody:
     body = LargeBody([BODY[:10], BODY[10:]])
-    body.first_part = harness.store.reserve_parts(body)
+    body.first_part = harness.store.reserve_parts(part_count(len(body)))
     harness.store.append_parts(body.first_part, list(body.parts()))
     return body
 
@@ -100,7 +100,7 @@ async def test_parts_that_a_crash_left_behind_are_deleted(harness: Harness, tmp_
     [
         ("DELETE FROM body_parts WHERE id = 2", "a part of its body is missing"),
         ("UPDATE body_parts SET data = zeroblob(9) WHERE id = 4", "does not match its checksum"),
-        ("UPDATE messages SET size = size + 1", "its head does not match its checksum"),
+        ("UPDATE message_packs SET parts = parts + 1", "its index does not match its checksum"),
     ],
 )
 async def test_damaged_parts_are_not_delivered(

@@ -6,6 +6,8 @@ import random
 import shutil
 import sqlite3
 from array import array
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from leveret.model.store import (
     StoreError,
     UnreadableMessage,
 )
+from leveret.queues.storage.packing import pack_sizes, unpack_sizes
+from leveret.queues.storage.packs import PackRow, index_checksum
 from tests.contract.stores import PROPERTIES, Harness
 
 COUNT = 300
@@ -47,34 +51,89 @@ def damage(directory: Path, change: str, *values: object) -> None:
     connection.close()
 
 
+def packs_of(directory: Path) -> list[PackRow]:
+    with closing(sqlite3.connect(directory / "leveret.db")) as connection:
+        rows = connection.execute("SELECT * FROM message_packs ORDER BY id").fetchall()
+    return [PackRow._make(row) for row in rows]
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE messages SET body=CAST('other' AS BLOB) WHERE id=20",
-        "UPDATE messages SET properties=x'00' WHERE id=20",
-        "UPDATE messages SET exchange='elsewhere' WHERE id=20",
-        "UPDATE messages SET routing_key=routing_key || 'x' WHERE id=20",
-        "UPDATE messages SET body_crc=body_crc+1 WHERE id=20",
-        "UPDATE messages SET body=NULL WHERE id=20",
-        "UPDATE messages SET size=size+1 WHERE id=20",
-        "UPDATE messages SET head_crc='text' WHERE id=20",
-        "UPDATE messages SET time_ms=x'00ff' WHERE id=20",
-        "UPDATE messages SET size=1.5 WHERE id=20",
-        "DELETE FROM messages WHERE id=20",
+        "UPDATE message_packs SET last_id=last_id+1 WHERE id=1",
+        'UPDATE message_packs SET "count"="count"+1 WHERE id=1',
+        "UPDATE message_packs SET first_ms=first_ms+1 WHERE id=1",
+        "UPDATE message_packs SET last_ms=x'00ff' WHERE id=1",
+        "UPDATE message_packs SET keep=1.5 WHERE id=1",
+        "UPDATE message_packs SET body_bytes=0 WHERE id=1",
+        "UPDATE message_packs SET has_bodies='text' WHERE id=1",
+        "UPDATE message_packs SET first_part=7 WHERE id=1",
+        "UPDATE message_packs SET parts=1 WHERE id=1",
+        "UPDATE message_packs SET runs=zeroblob(length(runs)) WHERE id=1",
+        "UPDATE message_packs SET ids=zeroblob(16) WHERE id=1",
+        "UPDATE message_packs SET sizes=substr(sizes, 5) WHERE id=1",
+        "UPDATE message_packs SET crcs=CAST('text' AS BLOB) WHERE id=1",
+        "UPDATE message_packs SET body_crc=1 WHERE id=1",
+        "UPDATE message_packs SET crc=crc+1 WHERE id=1",
+        "UPDATE message_packs SET data=NULL WHERE id=1",
+        "UPDATE message_packs SET id=2 WHERE id=1",
+        "DELETE FROM message_packs WHERE id=1",
     ],
 )
-async def test_only_damaged_content_is_unreadable(intact: Path, change: str):
+async def test_only_the_pack_with_a_damaged_index_is_unreadable(intact: Path, change: str):
+    first, second, *_ = packs_of(intact)
     damage(intact, change)
+    harness = Harness(intact)
+    assert second.id == first.last_id + 1
+    assert await harness.unreadable(range(11, COUNT + 1)) == list(range(11, second.id))
+    await harness.close()
+
+
+def of_message_20(row: PackRow) -> tuple[int, int]:
+    """Where its frames are in the data of the first pack."""
+    start = sum(unpack_sizes(row.sizes)[:19])
+    return start, start + unpack_sizes(row.sizes)[19]
+
+
+def flip_body(row: PackRow) -> PackRow:
+    at = of_message_20(row)[1] - 50
+    assert row.data is not None
+    return row._replace(data=row.data[:at] + bytes([row.data[at] ^ 1]) + row.data[at + 1 :])
+
+
+def flip_properties(row: PackRow) -> PackRow:
+    at = of_message_20(row)[0] + 20
+    assert row.data is not None
+    return row._replace(data=row.data[:at] + bytes([row.data[at] ^ 1]) + row.data[at + 1 :])
+
+
+def change_checksum(row: PackRow) -> PackRow:
+    crcs = unpack_sizes(row.crcs)
+    crcs[19] ^= 1
+    row = row._replace(crcs=pack_sizes(crcs))
+    return row._replace(crc=index_checksum(row))
+
+
+@pytest.mark.parametrize("change", [flip_body, flip_properties, change_checksum])
+async def test_only_the_damaged_message_is_unreadable(
+    intact: Path, change: Callable[[PackRow], PackRow]
+):
+    row = change(packs_of(intact)[0])
+    damage(
+        intact, "UPDATE message_packs SET crcs=?, crc=?, data=? WHERE id=1",
+        row.crcs, row.crc, row.data,
+    )  # fmt: skip
     harness = Harness(intact)
     assert await harness.unreadable(range(11, COUNT + 1)) == [20]
     await harness.close()
 
 
-async def test_content_under_another_id_is_unreadable(intact: Path):
-    damage(intact, "DELETE FROM messages WHERE id=20")
-    damage(intact, "UPDATE messages SET id=20 WHERE id=21")
+async def test_data_that_ends_too_early_has_the_messages_before_its_end(intact: Path):
+    row = packs_of(intact)[0]
+    end = of_message_20(row)[1] - 1
+    damage(intact, "UPDATE message_packs SET data=substr(data, 1, ?) WHERE id=1", end)
     harness = Harness(intact)
-    assert await harness.unreadable([19, 20, 21, 22]) == [20, 21]
+    assert await harness.unreadable(range(11, COUNT + 1)) == list(range(20, row.last_id + 1))
     await harness.close()
 
 
@@ -134,7 +193,12 @@ async def test_flipped_bits_are_never_served(intact: Path, tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("table", "column"),
-    [("messages", "exchange"), ("messages", "body_crc"), ("events", "ids"), ("origins", "user")],
+    [
+        ("message_packs", "runs"),
+        ("message_packs", "crcs"),
+        ("events", "ids"),
+        ("origins", "user"),
+    ],
 )
 def test_damaged_column_name_is_reported_at_start(intact: Path, table: str, column: str):
     damage(intact, f"ALTER TABLE {table} RENAME COLUMN {column} TO damaged")
@@ -144,7 +208,7 @@ def test_damaged_column_name_is_reported_at_start(intact: Path, table: str, colu
 
 
 async def test_column_names_are_case_insensitive(intact: Path):
-    damage(intact, "ALTER TABLE messages RENAME COLUMN exchange TO Exchange")
+    damage(intact, "ALTER TABLE message_packs RENAME COLUMN runs TO Runs")
     await serve(intact)
 
 

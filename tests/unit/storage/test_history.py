@@ -8,10 +8,10 @@ import pytest
 
 from leveret.model.definitions import Origin
 from leveret.model.history import EventKind, Keep, OriginKind
-from leveret.model.store import NewMessage, StoreError
+from leveret.model.store import StoreError
 from leveret.queues.storage.directory import DATABASE_NAME
 from leveret.queues.storage.history import HistoryReader
-from tests.contract.stores import Harness
+from tests.contract.stores import Harness, run_of_one
 
 PUBLISHER = Origin(1, OriginKind.PUBLISHER, "/", "alice", "10.0.0.1:999 -> 10.0.0.2:5672", 3)
 CONSUMER = Origin(2, OriginKind.CONSUMER, "/", "bob", "10.0.0.3:1 -> 10.0.0.2:5672", 1, "ctag")
@@ -25,8 +25,8 @@ async def test_events_of_a_message_are_in_order_with_names(tmp_path: Path):
     store.save(CONSUMER)
     for _ in range(5):
         next(store.ids)
-    store.append(NewMessage(6, clock(), 1, "orders", "eu.new", b"\x00\x80\x02id", b"body"))
-    store.append(NewMessage(7, clock(), 1, "orders", "eu.new", b"\x00\x80\x02xx", b"other"))
+    store.append(run_of_one(6, clock(), 1, "orders", "eu.new", b"\x00\x80\x02id", b"body"))
+    store.append(run_of_one(7, clock(), 1, "orders", "eu.new", b"\x00\x80\x02xx", b"other"))
     store.record_many(EventKind.PUBLISHED, 0, [6, 7], actor=1)
     store.record_many(EventKind.ENQUEUED, 1, [7, 6], actor=1, sizes=[5, 4])
     await harness.durable()
@@ -73,7 +73,7 @@ async def test_bytes_that_span_two_ids_do_not_match(tmp_path: Path):
     harness.declare()
     message_id = 1 << 32
     store = harness.store
-    store.append(NewMessage(message_id, 1, 0, "", "q1", b"", b""))
+    store.append(run_of_one(message_id, 1, 0, "", "q1", b"\0\0", b""))
     # In little-endian order its bytes span the first two of these ids.
     store.record_many(EventKind.ACKED, 1, [0, 1, 1 << 40])
     await harness.durable()

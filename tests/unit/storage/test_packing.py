@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 
 from leveret.queues.storage.packing import (
     event_checksum,
-    head_checksum,
     pack_ids,
     pack_sizes,
-    route_checksum,
     unpack_ids,
     unpack_sizes,
 )
@@ -32,26 +30,6 @@ def test_sizes_survive_packing(values: list[int]):
 def test_arrays_are_little_endian_on_disk():
     assert pack_ids([1, 256]) == b"\1" + bytes(7) + b"\0\1" + bytes(6)
     assert pack_sizes([1, 256]) == b"\1\0\0\0\0\1\0\0"
-
-
-def test_route_checksum_separates_its_two_names():
-    assert route_checksum(b"ab", b"c") != route_checksum(b"a", b"bc")
-
-
-@given(st.binary(), st.integers(0, 7), st.data())
-def test_flipped_bit_changes_the_head_checksum(properties: bytes, bit: int, data):
-    if not properties:
-        return
-    place = data.draw(st.integers(0, len(properties) - 1))
-    damaged = bytearray(properties)
-    damaged[place] ^= 1 << bit
-    assert head_checksum(1, 2, 3, properties) != head_checksum(1, 2, 3, bytes(damaged))
-
-
-def test_head_checksum_covers_every_part():
-    base = head_checksum(1, 2, 3, b"p")
-    assert len({base, head_checksum(9, 2, 3, b"p"), head_checksum(1, 9, 3, b"p"),
-                head_checksum(1, 2, 9, b"p"), head_checksum(1, 2, 3, b"q")}) == 5  # fmt: skip
 
 
 def test_event_checksum_covers_every_part():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,9 @@ from leveret.model.definitions import (
     UserDefinition,
     VhostDefinition,
 )
+from leveret.model.history import EventKind, Keep
+from leveret.model.message import PART_BYTES, PARTS_FROM, Address, LargeBody, Message, part_count
+from leveret.model.run import Run
 from leveret.model.store import RetentionRequest, StoreError, StoreState
 from leveret.queues.storage.damage.btree import DamagedPage, Tree, TreeWalk
 from leveret.queues.storage.damage.repair import DAMAGED_NAME, find_damage
@@ -25,10 +30,12 @@ from leveret.queues.storage.damage.source_copy import copy_database
 from leveret.queues.storage.damage.sqlite_file import SqliteFile
 from leveret.queues.storage.statements import PAGE_SIZE
 from leveret.queues.storage.trims import Trims
-from tests.contract.stores import Harness
+from tests.contract.stores import PROPERTIES, Harness, run_of_one
+from tests.support.pack_pages import PageContent, content_by_page
 
-MESSAGES = 4_000
-"""With bodies of 2.6 KB, more than one interior page below the root of the table of messages."""
+SINGLE, MESSAGES = 3_000, 4_000
+"""With bodies of 2.6 KB. Each of the first ones is a pack, so that there is more than one interior
+page below the root of the table; the others are in packs of ten."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,8 @@ async def fill(directory: Path) -> None:
     harness.declare(1)
     harness.declare(2)
     for number in range(MESSAGES):
-        harness.publish(b"%04d" % number * 650, [1 + number % 2])
+        keep = Keep.METADATA if number < SINGLE and number % 2 else Keep.FULL
+        harness.publish(b"%04d" % number * 650, [1 + number % 2], keep=keep)
         if not number % 10:
             await harness.durable()
     await harness.durable()
@@ -108,11 +116,11 @@ def test_sound_database_has_no_damage(data: Path):
 
 @pytest.mark.parametrize("content", ["zeroes", "a leaf", "another interior page"])
 async def test_pages_below_a_destroyed_interior_page_are_found(data: Path, content: str):
-    first, *others = pages_of(data, "messages", is_leaf=False)
+    first, *others = pages_of(data, "message_packs", is_leaf=False)
     assert others, "the table needs three levels"
     contents = {
         "zeroes": bytes(PAGE_SIZE),
-        "a leaf": content_of(data, pages_of(data, "messages", is_leaf=True)[0]),
+        "a leaf": content_of(data, pages_of(data, "message_packs", is_leaf=True)[0]),
         "another interior page": content_of(data, others[0]),
     }
     overwrite(data, first, contents[content])
@@ -122,7 +130,7 @@ async def test_pages_below_a_destroyed_interior_page_are_found(data: Path, conte
     await harness.close()
 
 
-@pytest.mark.parametrize("name", ["messages", "events", "bindings", "users"])
+@pytest.mark.parametrize("name", ["message_packs", "events", "bindings", "users"])
 async def test_destroyed_root_loses_nothing_of_a_larger_table(data: Path, name: str):
     overwrite(data, tree_of(data, name).root)
     harness = Harness(data)
@@ -176,6 +184,17 @@ async def test_rows_of_another_table_are_not_taken_for_permissions(data: Path):
     await harness.close()
 
 
+async def test_entries_of_another_index_are_not_taken_for_keys(data: Path):
+    """Both indexes have entries of three values."""
+    page = pages_of(data, "events_by_queue", is_leaf=True)[0]
+    index = tree_of(data, "sqlite_autoindex_permissions_1")
+    overwrite(data, index.root, content_of(data, page))
+    harness = Harness(data)
+    assert len(harness.query("SELECT 1 FROM permissions")) == 200
+    assert lost_texts(harness) == ""
+    await harness.close()
+
+
 async def test_messages_of_a_lost_queue_are_in_a_recovered_queue(data: Path):
     overwrite(data, tree_of(data, "queues").root)
     harness = Harness(data)
@@ -206,7 +225,7 @@ async def test_queue_names_the_rows_of_its_journal_that_are_lost(data: Path):
 
 async def test_lost_content_is_dropped_at_a_repair(data: Path):
     """The pages of messages are not looked at by a start, but a repair looks at all of them."""
-    overwrite(data, pages_of(data, "messages", is_leaf=True)[5])
+    overwrite(data, pages_of(data, "message_packs", is_leaf=True)[5])
     overwrite(data, tree_of(data, "users").root)
     harness = Harness(data)
     live = sorted([*harness.live(1), *harness.live(2)])
@@ -219,8 +238,167 @@ async def test_lost_content_is_dropped_at_a_repair(data: Path):
     await harness.close()
 
 
+def overflow_page(data: Path) -> tuple[int, PageContent]:
+    """In the middle of a pack: it has some of its messages, and others come before and after."""
+    pages = content_by_page(data / "leveret.db", tree_of(data, "message_packs"))
+    found = [
+        (number, content)
+        for number, content in pages.items()
+        if 1 < len(content.touched) < 5 and 1 < len(content.behind) < 5
+    ]
+    return found[0]
+
+
+CONTENTS = {
+    "zeroes": bytes(PAGE_SIZE),
+    "random bytes": random.Random(7).randbytes(PAGE_SIZE),
+    "a chain that goes back": (3).to_bytes(4, "big") + bytes(PAGE_SIZE - 4),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS.keys())
+async def test_repair_loses_only_messages_on_the_page_of_a_pack(data: Path, content: bytes):
+    page, expected = overflow_page(data)
+    overwrite(data, page, content)
+    overwrite(data, tree_of(data, "users").root)
+    harness = Harness(data)
+    assert set(range(1, MESSAGES + 1)) - {*harness.live(1), *harness.live(2)} == expected.touched
+    assert len(await read_all(harness)) == MESSAGES - len(expected.touched)
+    for queue in (1, 2):
+        ids = sorted(i for i in expected.touched if i % 2 == queue % 2)
+        text = f"queue 'q{queue}' has lost {len(ids)} message"
+        assert text in lost_texts(harness)
+        assert all(str(message_id) in lost_texts(harness) for message_id in ids)
+    ((trims,),) = harness.query("SELECT value FROM meta WHERE key = 'trimmed_messages'")
+    assert Trims.from_json(trims).last_deleted_since(0) == max(expected.touched)
+    await harness.close()
+
+
+async def scatter(data: Path) -> None:
+    """Leave free pages between others, so that the next pages of a pack are not consecutive."""
+    await Harness(data).close()
+    connection = sqlite3.connect(data / "leveret.db")
+    for name in ("kept", "dropped"):
+        connection.execute(f"CREATE TABLE {name} (content BLOB)")
+    for _ in range(50):
+        for name in ("kept", "dropped"):
+            connection.execute(f"INSERT INTO {name} VALUES (zeroblob(?))", (PAGE_SIZE // 2 + 99,))
+    connection.execute("DROP TABLE dropped")
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS.keys())
+@pytest.mark.parametrize("is_scattered", [False, True])
+async def test_messages_before_the_damaged_page_of_a_pack_are_read(
+    tmp_path: Path, content: bytes, is_scattered: bool
+):
+    """Without a repair: a start does not look at these pages."""
+    if is_scattered:
+        await scatter(tmp_path)
+    harness = Harness(tmp_path)
+    harness.declare(1)
+    count = len(harness.publish_many(20, b"body" * 700))
+    await harness.durable()
+    await harness.close()
+    page, expected = overflow_page(tmp_path)
+    overwrite(tmp_path, page, content)
+    harness = Harness(tmp_path)
+    unreadable = set(await harness.unreadable(range(1, count + 1)))
+    assert expected.touched <= unreadable <= expected.touched | expected.behind
+    assert not (tmp_path / DAMAGED_NAME).exists()
+    await harness.close()
+
+
+@pytest.mark.parametrize("content", [*CONTENTS, "another leaf"])
+@pytest.mark.parametrize("position", [40, -2])
+async def test_messages_on_other_leaves_are_read(data: Path, content: str, position: int):
+    """Without a repair. A search for the last pack of a leaf begins on the next leaf."""
+    leaves = pages_of(data, "message_packs", is_leaf=True)
+    page = leaves[position]
+    expected = content_by_page(data / "leveret.db", tree_of(data, "message_packs"))[page].touched
+    overwrite(data, page, CONTENTS.get(content) or content_of(data, leaves[7]))
+    harness = Harness(data)
+    assert set(await harness.unreadable(range(1, MESSAGES + 1))) == expected
+    assert not (data / DAMAGED_NAME).exists()
+    await harness.close()
+
+
+async def test_lost_leaf_loses_the_packs_on_it(data: Path):
+    tree = tree_of(data, "message_packs")
+    page = pages_of(data, "message_packs", is_leaf=True)[-2]
+    expected = content_by_page(data / "leveret.db", tree)[page].touched
+    overwrite(data, page)
+    overwrite(data, tree_of(data, "users").root)
+    harness = Harness(data)
+    assert expected
+    assert set(range(1, MESSAGES + 1)) - {*harness.live(1), *harness.live(2)} == expected
+    text = f"the content of messages {min(expected)} to {max(expected)} is lost"
+    assert text in lost_texts(harness)
+    await harness.close()
+
+
+async def test_message_whose_body_has_lost_a_part_is_named(tmp_path: Path):
+    data = tmp_path / "large"
+    harness = Harness(data)
+    harness.declare(1)
+    store = harness.store
+    body = LargeBody([bytes(PARTS_FROM + 1)])
+    body.first_part = store.reserve_parts(part_count(len(body)))
+    message = Message.build(Address.of("", "q1"), PROPERTIES, body)
+    message.id = next(store.ids)
+    store.append_parts(body.first_part, list(body.parts()))
+    store.append(Run.of([message]))
+    store.record(EventKind.ENQUEUED, 1, message.id, size=len(body))
+    small = harness.publish(b"small")
+    await harness.durable()
+    await harness.close()
+    overwrite(data, tree_of(data, "body_parts").root)
+    harness = Harness(data)
+    assert harness.live(1) == [small]
+    assert f"(ids {message.id})" in lost_texts(harness)
+    assert await harness.bodies([small]) == [b"small"]
+    await harness.close()
+
+
+@pytest.mark.parametrize("is_repaired", [False, True])
+async def test_transaction_that_has_lost_a_part_has_the_other_messages(
+    tmp_path: Path, is_repaired: bool
+):
+    harness = Harness(tmp_path)
+    harness.declare(1)
+    store, size = harness.store, 100_000
+    runs = [run_of_one(0, 1, 0, "", "q1", PROPERTIES, bytes([n]) * size) for n in range(30)]
+    staged = store.stage(runs)
+    await harness.durable()
+    for run in runs:
+        run.ids = [next(store.ids)]
+    store.append(staged)
+    ids = [run.ids[0] for run in runs]
+    store.record_many(EventKind.ENQUEUED, 1, ids, sizes=[size] * len(ids))
+    await harness.durable()
+    await harness.close()
+    with closing(sqlite3.connect(tmp_path / "leveret.db")) as connection:
+        connection.execute("DELETE FROM body_parts WHERE id = 2")
+        connection.commit()
+    if is_repaired:
+        overwrite(tmp_path, tree_of(tmp_path, "users").root)
+    length = len(runs[0].frames[0])
+    expected = [
+        message_id
+        for at, message_id in enumerate(ids)
+        if at * length < 2 * PART_BYTES and (at + 1) * length > PART_BYTES
+    ]
+    harness = Harness(tmp_path)
+    lost = sorted(set(ids) - set(harness.live(1))) if is_repaired else await harness.unreadable(ids)
+    assert lost == expected
+    kept = [message_id for message_id in ids if message_id not in expected]
+    assert await harness.bodies(kept) == [bytes([ids.index(one)]) * size for one in kept]
+    await harness.close()
+
+
 async def test_retention_skips_damaged_pages(data: Path):
-    pages = pages_of(data, "messages", is_leaf=True)
+    pages = pages_of(data, "message_packs", is_leaf=True)
     overwrite(data, pages[0])
     overwrite(data, pages[50])
     overwrite(data, pages_of(data, "events", is_leaf=True)[0])
@@ -296,9 +474,9 @@ async def test_row_with_a_text_that_is_not_utf8_is_lost_alone(data: Path, before
     ("before", "mask"),
     [
         (b"CREATE TABLE meta (\n\t", 0x80),
-        (b"CREATE TABLE messages (\n\tid ", 0x80),
-        (b"tablemessagesmessages", 0x80),
-        (b"tablemessage", 0x20),
+        (b"CREATE TABLE message_packs (\n\tid ", 0x80),
+        (b"tablemessage_packsmessage_packs", 0x80),
+        (b"tablemessage_pack", 0x20),
         (b"tableusers", 0x20),
     ],
 )
@@ -314,7 +492,8 @@ def test_damaged_schema_is_refused_in_one_sentence_and_can_be_salvaged(
     copy, damaged = copy_database(data, tmp_path)
     assert damaged == ["page 1, with the header and the schema"]
     report = salvage_database(copy, tmp_path / "new.db")
-    assert (report.tables["messages"].rows, report.tables["users"].rows) == (MESSAGES, 200)
+    assert report.tables["message_packs"].rows > SINGLE
+    assert (report.tables["users"].rows, report.lost) == (200, [])
 
 
 @pytest.mark.parametrize(

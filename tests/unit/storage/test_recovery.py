@@ -161,7 +161,7 @@ async def test_ids_are_never_reused(tmp_path: Path):
     harness.ack([message_id])
     await harness.durable()
     await harness.store.apply_retention(RetentionRequest(message_id))
-    assert harness.query("SELECT count(*) FROM messages") == [(0,)]
+    assert harness.stored_ids() == []
     harness = await reopened(harness, tmp_path)
     recovered = harness.recovered
     assert (recovered.last_queue_id, recovered.last_origin_id) == (7, 40)
@@ -193,7 +193,7 @@ async def test_closing_does_not_wait_for_a_reader(tmp_path: Path, monkeypatch):
     harness.publish()
     await harness.durable()
     reader = sqlite3.connect(f"file:{tmp_path / 'leveret.db'}?mode=ro", uri=True)
-    rows = reader.execute("SELECT id FROM messages UNION ALL SELECT 2 UNION ALL SELECT 3")
+    rows = reader.execute("SELECT id FROM message_packs UNION ALL SELECT 2 UNION ALL SELECT 3")
     assert next(rows) == (1,)
     harness.publish()
     await harness.durable()

@@ -11,6 +11,8 @@ import pytest
 from leveret.model.definitions import Origin
 from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.store import LiveMessages, RetentionRequest, Snapshot, UnreadableMessage
+from leveret.queues.storage.directory import DATABASE_NAME
+from leveret.queues.storage.history import HistoryReader
 from leveret.queues.storage.retention import SLICE
 from leveret.queues.storage.writer import Writer
 from tests.contract.stores import Harness
@@ -27,7 +29,7 @@ async def harness(tmp_path: Path) -> Harness:
 
 
 def stored(harness: Harness) -> list[int]:
-    return rows(harness, "messages")
+    return harness.stored_ids()
 
 
 def rows(harness: Harness, table: str) -> list[int]:
@@ -81,14 +83,26 @@ async def test_messages_settled_after_a_run_are_removed_by_the_next(harness: Har
     await harness.durable()
     live = [i for i in range(1, 11) if i not in (2, 4)]
     await harness.store.apply_retention(retention(harness, live, before_ms=later))
-    assert stored(harness) == live
+    assert stored(harness) == list(
+        range(1, 11)
+    )  # most of the pack is live: it is not written again
+    harness.ack([1, 3, 5])
+    await harness.durable()
+    await harness.store.apply_retention(retention(harness, live[3:], before_ms=later))
+    assert stored(harness) == [6, 7, 8, 9, 10]
+    assert await harness.bodies([6, 10]) == [b"hello"] * 2
+    harness.ack([6, 7, 8, 9, 10])
+    await harness.durable()
+    await harness.store.apply_retention(retention(harness, [], before_ms=later))
+    assert stored(harness) == []
     await harness.close()
 
 
 async def test_messages_above_upto_are_kept(harness: Harness):
-    harness.publish_many(10)
-    await harness.durable()
-    await harness.store.apply_retention(RetentionRequest(upto=4, before_ms=harness.clock() + 1))
+    for _ in range(5):
+        harness.publish_many(2)
+        await harness.durable()
+    await harness.store.apply_retention(RetentionRequest(upto=5, before_ms=harness.clock() + 1))
     assert stored(harness) == list(range(5, 11))
     await harness.close()
 
@@ -176,15 +190,18 @@ async def test_unkept_content_is_removed_once_no_queue_holds_it(harness: Harness
     await harness.close()
 
 
-async def test_keep_metadata_drops_the_body_and_keeps_the_rest(harness: Harness):
+async def test_keep_metadata_drops_the_body_and_keeps_the_rest(harness: Harness, tmp_path: Path):
     (metadata,) = harness.publish_many(1, b"secret", keep=Keep.METADATA)
     (full,) = harness.publish_many(1)
     await harness.durable()
     harness.ack([metadata, full])
     await harness.durable()
     await harness.store.apply_retention(retention(harness, []))
-    row = harness.query("SELECT body, size, routing_key FROM messages WHERE id=?", metadata)
-    assert row == [(None, 6, "q1")]
+    columns = "body_bytes, has_bodies, instr(data, 'secret')"
+    assert harness.query(f"SELECT {columns} FROM message_packs WHERE id=?", metadata) == [(6, 0, 0)]
+    history = await HistoryReader(tmp_path / DATABASE_NAME).message(metadata)
+    assert history is not None
+    assert (history.body, history.size, history.routing_key) == (None, 6, "q1")
     assert await harness.bodies([full]) == [b"hello"]
     await harness.close()
 

@@ -19,6 +19,7 @@ from leveret.model.definitions import DEFINITION_TABLES, QueueDefinition
 from leveret.model.history import EventKind
 from leveret.queues.storage import compiled_statements as compiled
 from leveret.queues.storage import core_statements, schema, statements
+from leveret.queues.storage.packs import PackRow
 
 STORAGE = Path(statements.__file__).parent
 
@@ -54,7 +55,7 @@ def all_texts() -> list[str]:
             texts.append(value)
         elif name.endswith("_DEFINITIONS"):
             texts += value.values()
-    texts += [statements.insert_messages(2), statements.insert_events(2)]
+    texts += [statements.insert_packs(2), statements.insert_events(2)]
     texts.append(statements.insert_missing_queues(3))
     for kind in DEFINITION_TABLES:
         texts += [statements.upsert(kind, 3), statements.delete(kind, 3)]
@@ -106,12 +107,13 @@ def test_upserts_leave_columns_outside_the_definition_alone():
     assert "deleted_ms" not in compiled.UPSERT_DEFINITIONS["queues"]
 
 
-def test_inserts_write_every_column_of_messages_and_events():
-    assert list(compiled.COLUMNS["messages"]) == schema.messages.columns.keys()
+def test_inserts_write_every_column_of_packs_and_events():
+    assert compiled.COLUMNS["message_packs"][:2] == PackRow._fields[:2]
+    assert compiled.COLUMNS["message_packs"][3:] == PackRow._fields[3:]  # `count` is a method there
+    assert list(compiled.COLUMNS["message_packs"]) == schema.message_packs.columns.keys()
     assert list(compiled.COLUMNS["events"]) == schema.events.columns.keys()
     for sql, expected in (
-        (compiled.INSERT_MESSAGES, compiled.COLUMNS["messages"][:-1]),  # without `first_part`
-        (compiled.INSERT_LARGE_MESSAGE, compiled.COLUMNS["messages"]),
+        (compiled.INSERT_PACKS, compiled.COLUMNS["message_packs"]),
         (compiled.INSERT_EVENTS, compiled.COLUMNS["events"]),
     ):
         columns = sql.split("(")[1].split(")")[0]
