@@ -820,6 +820,8 @@ class Channel:
         if multiple or self.transaction is not None:
             for tag in tags:
                 self._settle_tag(tag, multiple, Outcome.ACK)
+            if multiple:  # it may have settled thousands of deliveries
+                self.flow.stop_if_over_budget()
             return
         groups: dict[tuple[Queue, AmqpConsumer | None], list[Entry]] = {}
         unknown: int | None = None

@@ -7,6 +7,7 @@ sent when the change is on disk. Event-loop thread only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leveret.amqp_server.codec import Method, QueueDeclareOk, commands, encode_method
@@ -43,9 +44,12 @@ class TopologyMethods:
         self._last_queue = ""
 
     def handle(self, method: Method, table: bytes) -> None:
+        self._audited(method, partial(self._handle, method, table))
+
+    def _audited(self, method: Method, change: Callable[[], None]) -> None:
         version = self._channel.vhost.version
         try:
-            self._handle(method, table)
+            change()
         except BrokerError as error:
             if not getattr(method, "passive", False):
                 self._audit(method, str(int(error.code)))
@@ -115,17 +119,27 @@ class TopologyMethods:
             return
         if method.passive:
             channel.authorize(Action.QUEUE_INSPECT, queue=name)
-            queue = channel.vhost.queue(name, connection)
-        else:
-            queue = self._make_queue(method, name, table)
+            self._answer_declare(method, channel.vhost.queue(name, connection))
+            return
+        spec = self._authorized_spec(method, name, table)
+        if not name:
+            self._answer_declare(method, channel.vhost.create_queue(spec, connection))
+        elif not self._waits_for_files(method, table, spec):
+            self._declare(method, spec)
+
+    def _declare(self, method: Any, spec: QueueSpec) -> None:
+        queue = self._channel.vhost.declare_queue(spec, self._channel.connection)
+        self._answer_declare(method, queue)
+
+    def _answer_declare(self, method: Any, queue: Queue) -> None:
         self._last_queue = queue.name
         if not method.nowait:
             answer = QueueDeclareOk(queue.name, queue.ready_count, len(queue.consumers))
             durable = method.durable and not method.passive
-            channel.reply(answer, durable, lambda: require_created(queue))
+            self._channel.reply(answer, durable, lambda: require_created(queue))
 
-    def _make_queue(self, method: Any, name: str, table: bytes) -> Queue:
-        """Declare the queue. Permissions are checked for server-generated names as well."""
+    def _authorized_spec(self, method: Any, name: str, table: bytes) -> QueueSpec:
+        """The queue to declare. Permissions are checked for server-generated names as well."""
         channel = self._channel
         spec = QueueSpec(
             name or server_name(),
@@ -141,11 +155,29 @@ class TopologyMethods:
         maker = (channel.broker, channel.connection.user.name, channel.vhost)
         require_dead_letter_permission(*maker, spec.name, spec.arguments)
         require_partition_permission(*maker, spec.name, spec.arguments)
-        if not name:
-            return channel.vhost.create_queue(spec, channel.connection)
-        return channel.vhost.declare_queue(
-            channel.vhost.with_default_type(spec), channel.connection
-        )
+        return channel.vhost.with_default_type(spec) if name else spec
+
+    def _waits_for_files(self, method: Method, table: bytes, spec: QueueSpec) -> bool:
+        """Whether the declaration continues when the partitions of a wide log have been made."""
+        channel, users = self._channel, self._channel.broker.users
+        revision = users.revision
+
+        def declare(error: BrokerError | None) -> None:
+            with channel.acting():
+                if error is not None:
+                    self._audited(method, partial(_raise, error))
+                elif users.revision == revision:
+                    self._audited(method, partial(self._declare, method, spec))
+                else:  # permissions have changed: it starts over
+                    self.handle(method, table)
+
+        def on_staged(error: BrokerError | None) -> None:
+            channel.resume(partial(declare, error))
+
+        is_waiting = channel.broker.log_manager.staging.stage(channel.vhost, spec, on_staged)
+        if is_waiting:
+            channel.begin_waiting()
+        return is_waiting
 
     def _declare_reply_queue(self, method: Any, name: str) -> None:
         """A responder checks in this way whether the requester is still connected."""
@@ -267,6 +299,10 @@ class TopologyMethods:
 
 def _exchange_destination(method: Any) -> Destination:
     return Destination(DestinationKind.EXCHANGE, method.destination)
+
+
+def _raise(error: BrokerError) -> None:
+    raise error
 
 
 def _without_newlines(name: str) -> str:

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from leveret.broker import Broker
 from leveret.broker.broker import ConnectionEntry
-from leveret.broker.metrics import CHANNEL_FIELDS, QUEUE_FIELDS, queue_values
+from leveret.broker.metrics import CHANNEL_FIELDS, counter_values
 from leveret.broker.runtime.slices import Steps
 from leveret.http_admin.metrics.text import ObjectFamily, labels_text
 from leveret.model.clients import ChannelInfo
@@ -84,7 +84,7 @@ def _details(queue: Queue, now_ms: int) -> Values:
 
 
 def _counters(queue: Queue, now_ms: int) -> Values:
-    return queue_values(queue)[:_COUNTERS]
+    return counter_values(queue.counters)
 
 
 def _ages(queue: Queue, now_ms: int) -> Values:
@@ -95,7 +95,6 @@ def _age(now_ms: int, time_ms: int | None) -> float | None:
     return None if time_ms is None else (now_ms - time_ms) / 1000
 
 
-_COUNTERS = QUEUE_FIELDS.index("ack") + 1
 _COARSE = (
     ("queue_messages_ready", "Messages ready"),
     ("queue_messages_unacked", "Messages unacked"),

@@ -137,7 +137,7 @@ async def put_log(
         require_partition_permission(
             broker, user.name, broker.vhosts[vhost], name, {"x-partitions": fields.partitions}
         )
-    is_new = broker.logs.create(vhost, name, **fields.model_dump())
+    is_new = await broker.logs.create(vhost, name, **fields.model_dump())
     await until_committed(broker, broker.vhosts[vhost].queues[name])
     response.status_code = 201 if is_new else 204
 

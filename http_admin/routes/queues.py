@@ -114,7 +114,7 @@ async def put_queue(
     require_partition_permission(broker, user.name, vhost, name, arguments)
     existed = name in vhost.queues
     spec = QueueSpec(name, fields.durable, False, fields.auto_delete, arguments)
-    queue = vhost.declare_queue(vhost.with_default_type(spec))
+    queue = await broker.log_manager.staging.declare(vhost, vhost.with_default_type(spec))
     await until_committed(broker, queue)
     response.status_code = 204 if existed else 201
 

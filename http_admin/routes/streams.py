@@ -63,7 +63,8 @@ async def put_super_stream(
             arguments["x-partitions"] = body.partitions or DEFAULT_PARTITIONS
         require_partition_permission(broker, user.name, virtual_host, name, arguments)
         is_new = name not in virtual_host.queues
-        queues = [virtual_host.declare_queue(QueueSpec(name, True, arguments=arguments))]
+        spec = QueueSpec(name, True, arguments=arguments)
+        queues = [await broker.log_manager.staging.declare(virtual_host, spec)]
     await until_committed(broker, *queues)
     response.status_code = 201 if is_new else 204
 

@@ -221,6 +221,7 @@ class Broker:
         await self.resource_monitor.stop()
         await self.imports.stop()
         await self.vhost_deletions.stop()
+        await self.log_manager.staging.stop()
         self.timers.stop()
         self.plugin_exchanges.delay_queues.stop()
         self.authenticator.stop()

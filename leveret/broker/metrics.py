@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from leveret.broker.runtime.slices import Steps, run_at_once
+from leveret.queues.counters import QueueCounters
 from leveret.queues.port import Queue
 
 if TYPE_CHECKING:
@@ -280,7 +281,11 @@ def add_values(sums: list[int], values: Sequence[int]) -> None:
 
 
 def queue_values(queue: Queue) -> tuple[int, ...]:
-    counters = queue.counters
+    """In the order of QUEUE_FIELDS: counters, and then numbers of messages."""
+    return (*counter_values(queue.counters), queue.ready_count, queue.unacked_count)
+
+
+def counter_values(counters: QueueCounters) -> tuple[int, ...]:
     return (
         counters.published,
         counters.delivered_ack,
@@ -289,6 +294,4 @@ def queue_values(queue: Queue) -> tuple[int, ...]:
         counters.got_no_ack,
         counters.redelivered,
         counters.acked,
-        queue.ready_count,
-        queue.unacked_count,
     )

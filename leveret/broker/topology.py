@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from leveret.bindings import Binding
 from leveret.broker.events import firehose
-from leveret.broker.metrics import queue_values
+from leveret.broker.metrics import add_values, counter_values
 from leveret.broker.policies import policy_effects
 from leveret.broker.publishing.plugin_exchanges import KEYS_OF_QUEUE
 from leveret.exchange import Exchange
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("leveret.broker")
 
 HEADS_AT_ONCE = 500
-_COUNTERS = 7
-"""The first of a queue's values are counters; the others are numbers of messages."""
 
 TRANSIENT_WINDOWS = 8
 """A queue that is not durable keeps this many windows in memory. Its messages are on no disk, and
@@ -136,9 +134,9 @@ class TopologyHandler:
         broker.timers.cancel(queue)
         broker.log_manager.on_queue_deleted(vhost, queue)
         broker.events.topology(vhost, queue, "deleted")
-        for sums in (broker.counters.deleted_queues, vhost.counters.deleted_queues):
-            for index, value in enumerate(queue_values(queue)[:_COUNTERS]):
-                sums[index] += value
+        values = counter_values(queue.counters)
+        add_values(broker.counters.deleted_queues, values)
+        add_values(vhost.counters.deleted_queues, values)
 
     def on_exchange_deleted(self, vhost: VirtualHost, exchange: Exchange) -> None:
         self._broker.plugin_exchanges.on_exchange_deleted(vhost, exchange)

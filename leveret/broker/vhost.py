@@ -148,12 +148,18 @@ class VirtualHost:
         if not is_stored:
             spec.require_alternate(f"exchange '{spec.name}' in vhost '{self.name}'")
         created = Exchange(spec)
-        self.exchanges[spec.name] = created
-        self._listener.on_created(self, created)
-        self.version += 1
-        if spec.durable:
-            self._store.save(_exchange_row(self.name, spec))
+        self.add_new_exchange(created)
         return created
+
+    def add_new_exchange(self, exchange: Exchange) -> None:
+        """Add an exchange that does not exist yet, with the bindings it has already."""
+        self.exchanges[exchange.name] = exchange
+        self._listener.on_created(self, exchange)
+        self.version += 1
+        if exchange.spec.durable:
+            self._store.save(_exchange_row(self.name, exchange.spec))
+        for binding in exchange.bindings:
+            self._add_binding(exchange, binding)
 
     def _require_same_exchange(self, current: Exchange, spec: ExchangeSpec) -> None:
         label = f"exchange '{spec.name}' in vhost '{self.name}'"
@@ -175,7 +181,7 @@ class VirtualHost:
         queue = self.queues.get(name)
         if queue is not None and queue.partitions:
             raise PreconditionFailed(
-                f"exchange '{name}' belongs to {self._label(name)}: delete that queue instead"
+                f"exchange '{name}' belongs to {self.label(name)}: delete that queue instead"
             )
         self._remove_exchanges([current])
 
@@ -218,7 +224,7 @@ class VirtualHost:
             raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
         if queue.owner is not None and queue.owner is not owner:
             raise ResourceLocked(
-                f"cannot obtain exclusive access to locked {self._label(name)}. It could be "
+                f"cannot obtain exclusive access to locked {self.label(name)}. It could be "
                 "originally declared on another connection or the exclusive property value does "
                 "not match that of the original declaration."
             )
@@ -230,7 +236,7 @@ class VirtualHost:
         current = self.queues.get(spec.name)
         if current is not None:
             self.queue(spec.name, owner)
-            require_same_queue(self._label(spec.name), current.spec, spec)
+            require_same_queue(self.label(spec.name), current.spec, spec)
             self.counters.queues_declared += 1
             return current
         return self.create_queue(spec, owner)
@@ -246,23 +252,37 @@ class VirtualHost:
 
     def create_queue(self, spec: QueueSpec, owner: object | None) -> Queue:
         """Create a queue that does not exist yet; its name may be one from `server_name`."""
-        check_name("queue", spec.name)
-        check_kind(spec, self._label(spec.name))
-        check_arguments(spec.arguments, self._label(spec.name))
-        self._check_queue_limit(spec)
-        definition = _queue_definition(self.name, next(self._queue_ids), spec)
+        self.check_new_queue(spec)
+        definition = self.define_queue(spec)
         created = self._listener.make_queue(self, spec, definition)
+        self.add_new_queue(created, definition, owner if spec.exclusive else None)
+        return created
+
+    def check_new_queue(self, spec: QueueSpec) -> None:
+        """Raise if no such queue can be created."""
+        check_name("queue", spec.name)
+        check_kind(spec, self.label(spec.name))
+        check_arguments(spec.arguments, self.label(spec.name))
+        self._check_queue_limit(spec)
+
+    def define_queue(self, spec: QueueSpec) -> QueueDefinition:
+        """The definition of a new queue, with an id that no other queue has."""
+        return _queue_definition(self.name, next(self._queue_ids), spec)
+
+    def add_new_queue(
+        self, queue: Queue, definition: QueueDefinition, owner: object | None = None
+    ) -> None:
+        """Add a queue that was made for this definition, and store the definition."""
         if definition.durable:
             self._store.save(definition)
-        self.add_queue(created, owner if spec.exclusive else None)
+        self.add_queue(queue, owner)
         self.counters.queues_declared += 1
         self.counters.queues_created += 1
-        return created
 
     def _check_queue_limit(self, spec: QueueSpec) -> None:
         """Each partition of a log counts as a queue, unless it exists already as a log."""
         is_log = spec.kind == "stream"
-        parts = parse_log_spec(spec, self._label(spec.name)).partitions if is_log else 0
+        parts = parse_log_spec(spec, self.label(spec.name)).partitions if is_log else 0
         names = (spec.name, *partition_names(spec.name, parts))
         new = sum(name not in self.queues for name in names)
         if 0 <= self.max_queues < len(self.queues) + new:
@@ -291,14 +311,14 @@ class VirtualHost:
             return 0
         queue = self.queue(name, owner)
         if queue.partition_of is not None:
-            whole = self._label(queue.partition_of.name)
+            whole = self.label(queue.partition_of.name)
             raise PreconditionFailed(
-                f"{self._label(name)} is a partition of {whole}: delete that queue instead"
+                f"{self.label(name)} is a partition of {whole}: delete that queue instead"
             )
         if if_unused and queue.consumers:
-            raise PreconditionFailed(f"{self._label(name)} in use")
+            raise PreconditionFailed(f"{self.label(name)} in use")
         if if_empty and queue.ready_count:
-            raise PreconditionFailed(f"{self._label(name)} not empty")
+            raise PreconditionFailed(f"{self.label(name)} not empty")
         return self.remove_queue(queue)
 
     def remove_queue(self, queue: Queue) -> int:
@@ -347,7 +367,8 @@ class VirtualHost:
         if self.reply_queues.pop(queue.name, None) is not None:
             self.version += 1
 
-    def _label(self, name: str) -> str:
+    def label(self, name: str) -> str:
+        """How error texts name a queue."""
         return f"queue '{name}' in vhost '{self.name}'"
 
     # Bindings ----------------------------------------------------------------------------------
@@ -377,7 +398,10 @@ class VirtualHost:
         binding = Binding.of(source, destination, key, arguments)
         if not exchange.bind(binding, is_stored):
             return
-        self._bindings_to.setdefault(destination, {})[binding] = None
+        self._add_binding(exchange, binding, is_stored)
+
+    def _add_binding(self, exchange: Exchange, binding: Binding, is_stored: bool = False) -> None:
+        self._bindings_to.setdefault(binding.destination, {})[binding] = None
         self.version += 1
         if is_stored:
             return

@@ -11,11 +11,14 @@ from typing import Any
 
 from leveret.model.errors import PreconditionFailed
 
+_PLAIN = frozenset({str, int, bool})
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def dump_arguments(arguments: Mapping[str, Any]) -> str:
     if not arguments:
         return "{}"
-    return json.dumps(_to_json(arguments), separators=(",", ":"))
+    return _encode(_to_json(arguments))
 
 
 def load_arguments(text: str) -> dict[str, Any]:
@@ -31,6 +34,8 @@ def load_arguments(text: str) -> dict[str, Any]:
 
 def _to_json(value: Any) -> Any:
     """A value of a type that JSON lacks becomes a table with one key, which names the type."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Mapping):
         return _escaped({key: _to_json(inner) for key, inner in value.items()})
     if isinstance(value, list | tuple):

@@ -151,6 +151,11 @@ class Run:
             message.id, message.time_ms = message_id, time_ms
             message.origin, message.keep = origin, keep
 
+    def has_header(self, name: bytes) -> bool:
+        """Whether the properties of any message contain these bytes: a length and a name."""
+        ends = [7 + size for size in self.header_sizes]
+        return max(map(bytes.find, self.frames, repeat(name), repeat(19), ends)) >= 0
+
     def frames_for(self, channel: int, frame_max: int) -> list[bytes] | None:
         """The content frames of a packed run for a channel; None if a frame is too long for it.
 

@@ -17,12 +17,15 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from leveret.model.definitions import Definition
 from leveret.model.history import EventKind
 from leveret.model.message import Body, Message
 from leveret.model.run import Run
+
+if TYPE_CHECKING:
+    from leveret.model.run import Run
 
 
 class StoreError(Exception):
@@ -273,6 +276,8 @@ class SequencedMessage(NamedTuple):
 
 
 LoggedMessage: TypeAlias = Message | SequencedMessage
+LogRecords: TypeAlias = "LoggedMessage | Run"
+"""One record of a log, or the records of a packed run."""
 
 
 class LogSink(Protocol):
@@ -282,7 +287,7 @@ class LogSink(Protocol):
     there are many, other threads call `sync`, for several sinks at a time, while the writer waits.
     """
 
-    def write(self, records: Sequence[LoggedMessage]) -> int:
+    def write(self, records: Sequence[LogRecords]) -> int:
         """Write the records; returns the log's next offset, which reaches `BatchCommitted.logs`."""
 
     def sync(self) -> None:
@@ -371,6 +376,10 @@ class Store(Protocol):
     @property
     def batch_number(self) -> int:
         """The batch to wait for so that everything done so far is durable."""
+
+    @property
+    def current_batch_number(self) -> int:
+        """The same for everything but log records, which may have to wait for a later batch."""
 
     @property
     def committed(self) -> int:
@@ -469,8 +478,11 @@ class Store(Protocol):
     def delete(self, value: Definition) -> None:
         """Delete by key; a no-op if there is no such row."""
 
-    def append_log(self, sink: LogSink, record: LoggedMessage, size: int = 0) -> None:
-        """Write a log record with a body of `size` bytes and sync it in the same batch."""
+    def append_log(self, sink: LogSink, records: LogRecords, size: int = 0) -> None:
+        """Write log records, with bodies of `size` bytes, and sync them: in this batch or later.
+
+        The records of a log are written in this order.
+        """
 
     def append_job(self, job: WriterJob) -> None:
         """Run a job on the writer thread as part of the batch."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leveret.model.errors import BrokerError, NotImplementedHere, PreconditionFailed
 from leveret.model.history import Keep
-from leveret.model.message import Message
+from leveret.model.message import Address, Message
 from leveret.model.partitioning import Partitioner
 from leveret.model.run import Run
 from leveret.model.store import MustNotLose, SequencedMessage, Store
@@ -54,7 +54,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("leveret.log")
 
 PRODUCER_HEADER, SEQUENCE_HEADER = "x-producer-id", "x-producer-seq"
-_PRODUCER_FIELD = b"\x0dx-producer-id"
+_PRODUCER_FIELD, _PARTITION_FIELD = b"\x0dx-producer-id", b"\x0bx-partition"
+WOKEN_AT_ONCE = 200
+"""Half a millisecond of work."""
 CACHED_RECORDS = 512
 """This many of the newest records are assumed to be in the page cache."""
 
@@ -213,6 +215,9 @@ class LogBase:
 class LogQueue(LogBase):
     """A log of one partition, or one partition of `partition_of`."""
 
+    _asleep: Iterator[Cursor] = iter(())
+    """Cursors to wake because records were committed."""
+
     def __init__(
         self,
         spec: QueueSpec,
@@ -287,6 +292,13 @@ class LogQueue(LogBase):
             self._store.save(MustNotLose((message.id,), atomic=False))
         return EnqueueResult.ACCEPTED_ON_COMMIT
 
+    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+        if not run.is_packed or run.has_header(_PRODUCER_FIELD):
+            return super().enqueue_run(run)
+        self.counters.published += len(run)
+        self._store.append_log(self.sink, run, sum(run.body_sizes))
+        return [EnqueueResult.ACCEPTED_ON_COMMIT] * len(run)
+
     def _check_sequence(self, message: Message) -> SequencedMessage | Message | EnqueueResult:
         """What to do with a message of an idempotent producer: store it, or this result."""
         headers = message.headers()
@@ -323,8 +335,21 @@ class LogQueue(LogBase):
         waiters, self._waiters = self._waiters, []
         for call in waiters:
             call()
-        for cursor in list(self.cursors_at_end):
+        if self.cursors_at_end:
+            self._asleep = iter(list(self.cursors_at_end))
+            self._wake_cursors()
+
+    def _wake_cursors(self) -> None:
+        """Wake those that wait for records. There may be thousands: the rest is woken later."""
+        for count, cursor in enumerate(self._asleep, 1):
             cursor.wake()
+            if count == WOKEN_AT_ONCE:
+                self._context.mark_ready(self)
+                break
+
+    def dispatch(self) -> None:
+        super().dispatch()
+        self._wake_cursors()
 
     def _sync(self) -> None:
         self._sync_timer = None
@@ -364,6 +389,7 @@ class LogQueue(LogBase):
             self._sync_timer.cancel()
         if deleted:
             self.partition_of = None
+        self._asleep = iter(())
         return super().close(deleted)
 
     # Reading -------------------------------------------------------------------------------------
@@ -500,10 +526,20 @@ class PartitionedLog(LogBase):
             return EnqueueResult.REJECTED
         if explicit is not None and not 0 <= explicit < len(self.partitions):
             return EnqueueResult.REJECTED
-        key = message.routing_key
-        if key == self.name and not message.exchange:
-            key = ""  # only an address
-        return self.partitions[self._partitioner.choose(key.encode(), explicit)].enqueue(message)
+        key = self._key(message.address)
+        return self.partitions[self._partitioner.choose(key, explicit)].enqueue(message)
+
+    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+        """A run has one key, so all its messages go to one partition; without a key, in turn."""
+        key = self._key(run.address)
+        if not key or not run.is_packed or run.has_header(_PARTITION_FIELD):
+            return super().enqueue_run(run)
+        return self.partitions[self._partitioner.choose(key)].enqueue_run(run)
+
+    def _key(self, address: Address) -> bytes:
+        """The key of a message; the name of the log is only an address in the default exchange."""
+        key = address.routing_key
+        return b"" if key == self.name and not address.exchange else key.encode()
 
 
 AnyLog = LogQueue | PartitionedLog

@@ -73,6 +73,8 @@ def with_policy(declared: LogSpec, policy: Mapping[str, Any]) -> LogSpec:
 
     Of two limits the smaller applies; a declared segment size overrides the policy's.
     """
+    if not policy:
+        return declared
     max_age = policy.get("max-age")
     limits = declared.retention
     segment = min(policy.get("stream-max-segment-size-bytes", 0), MAX_SEGMENT_BYTES)

@@ -15,6 +15,7 @@ from leveret.model.run import Run
 from leveret.model.store import (
     LiveMessages,
     LoggedMessage,
+    LogRecords,
     LogSink,
     Snapshot,
     WriterJob,
@@ -53,7 +54,7 @@ class Batch:
         self.changes: dict[DefinitionKey, tuple[Definition, bool]] = {}
         """The last change per key; True saves, False deletes."""
         self.snapshots: dict[int, Snapshot] = {}
-        self.logs: dict[LogSink, list[LoggedMessage]] = {}
+        self.logs: dict[LogSink, list[LogRecords]] = {}
         self.log_ends: list[LogEnd] = []
         """Set by the writer when it has written the logs."""
         self.jobs: list[WriterJob] = []
@@ -150,12 +151,27 @@ class Batch:
         self.atomic.add_all(failed.atomic)
 
     def logs_with(self, message_ids: "IdSet") -> dict[LogSink, list[LoggedMessage]]:
-        """The log records of these messages."""
-        chosen = {
-            sink: [record for record in records if record.id in message_ids]
-            for sink, records in self.logs.items()
+        """The log records of these messages. On the loop's thread: it may make single messages."""
+        return {
+            sink: [
+                record
+                for records in self.logs[sink]
+                for record in (records.messages if isinstance(records, Run) else (records,))
+                if record.id in message_ids
+            ]
+            for sink in self.sinks_with(message_ids)
         }
-        return {sink: records for sink, records in chosen.items() if records}
+
+    def sinks_with(self, message_ids: "IdSet") -> list[LogSink]:
+        """The logs that have records of these messages."""
+        return [
+            sink
+            for sink, records in self.logs.items()
+            if any(
+                message_ids.has_any(each.ids) if isinstance(each, Run) else each.id in message_ids
+                for each in records
+            )
+        ]
 
     def drop(self, lost: "IdRanges") -> None:
         """Remove every event of messages whose content could not be stored.
@@ -227,6 +243,10 @@ class IdSet:
     def __contains__(self, message_id: int) -> bool:
         self._join()
         return message_id in self._ids
+
+    def has_any(self, ids: Sequence[int]) -> bool:
+        self._join()
+        return not self._ids.isdisjoint(ids)
 
     def add(self, ids: Sequence[int]) -> None:
         if ids:

@@ -1,20 +1,22 @@
 """The event-loop side of a store: builds the current batch.
 
 Shared by both stores. Everything here runs on the event-loop thread and is plain list and
-dictionary work; `_take_batch` removes the whole batch, and a new one takes its place.
+dictionary work; `_take_batch` removes the whole batch, and the next one takes its place.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from math import inf
 from typing import Final
 
-from leveret.model.definitions import Definition
+from leveret.model.definitions import Definition, QueueDefinition
 from leveret.model.history import SIZED_KINDS, EventKind
 from leveret.model.run import Run
 from leveret.model.store import (
     DatabaseSize,
-    LoggedMessage,
+    LogRecords,
     LogSink,
     LostData,
     MustNotLose,
@@ -30,7 +32,7 @@ from leveret.model.store import (
 )
 from leveret.queues.storage.batch import Batch, stored_bytes
 from leveret.queues.storage.packs import StagedPack, stage_pack
-from leveret.queues.storage.statements import KEY_COLUMNS
+from leveret.queues.storage.statements import key_of
 
 
 def wall_clock_ms() -> int:
@@ -39,6 +41,9 @@ def wall_clock_ms() -> int:
 
 class BatchBuilder:
     """Adds work to the current batch. Subclasses decide what happens to a taken batch."""
+
+    max_logs: float = inf
+    """The records of so many logs are in one batch; those of other logs wait for the next one."""
 
     def __init__(
         self, *, on_committed: OnCommitted, on_failed: OnFailed, now_ms: Callable[[], int]
@@ -56,6 +61,8 @@ class BatchBuilder:
         self._on_failed: Final = on_failed
         self._now_ms: Final = now_ms
         self._batch = Batch(1)
+        self._later: deque[Batch] = deque()
+        """The batches after the current one: log records for which that one has no room."""
 
     def __repr__(self) -> str:
         return (
@@ -65,12 +72,16 @@ class BatchBuilder:
 
     @property
     def batch_number(self) -> int:
+        return self._later[-1].number if self._later else self.current_batch_number
+
+    @property
+    def current_batch_number(self) -> int:
         batch = self._batch
         return batch.number - 1 if batch.is_empty else batch.number
 
     @property
     def backlog(self) -> int:
-        return self._batch.size
+        return self._batch.size + sum(batch.size for batch in self._later)
 
     @property
     def memory_bytes(self) -> int:
@@ -158,24 +169,59 @@ class BatchBuilder:
         if isinstance(value, Snapshot):
             self._batch.snapshots[value.queue_id] = value
         elif isinstance(value, MustNotLose):
-            self._batch.must_not_lose.add(value.message_ids)
             if value.atomic:
+                self._join_batches()
                 self._batch.atomic.add(value.message_ids)
+            for batch in (self._batch, *self._later):
+                batch.must_not_lose.add(value.message_ids)
         elif isinstance(value, RequireSync):
             self._batch.requires_sync = True
         else:
             self._change(value, saved=True)
 
     def delete(self, value: Definition) -> None:
+        if self._later and isinstance(value, QueueDefinition):
+            self._join_batches()  # nothing of a log is written after its definition is deleted
         self._change(value, saved=False)
 
-    def append_log(self, sink: LogSink, record: LoggedMessage, size: int = 0) -> None:
+    def append_log(self, sink: LogSink, records: LogRecords, size: int = 0) -> None:
         batch = self._batch
+        known = batch.logs.get(sink)
+        if known is None or self._later:
+            batch = self._batch_for(sink)
+            known = batch.logs.setdefault(sink, [])
         batch.log_bytes += size
-        records = batch.logs.get(sink)
-        if records is None:
-            records = batch.logs[sink] = []
-        records.append(record)
+        known.append(records)
+
+    def _batch_for(self, sink: LogSink) -> Batch:
+        """The batch for the next records of a log.
+
+        Each log of a batch is synced, and all clients with anything in the batch wait for that. So
+        a batch has a limited number of logs. The records of a log stay in order.
+        """
+        if self._batch.atomic:
+            return self._batch
+        batches = (self._batch, *self._later)
+        for batch in reversed(batches):
+            if sink in batch.logs:
+                return batch
+        for batch in batches:
+            if len(batch.logs) < self.max_logs:
+                return batch
+        self._later.append(Batch(batches[-1].number + 1))
+        self._later[-1].must_not_lose.add_all(self._batch.must_not_lose)
+        return self._later[-1]
+
+    def _join_batches(self) -> None:
+        """Make one batch of the current and the later ones; it has the number of the last one."""
+        current = self._batch
+        for batch in self._later:
+            current.number = batch.number
+            current.log_bytes += batch.log_bytes
+            current.must_not_lose.add_all(batch.must_not_lose)
+            for sink, records in batch.logs.items():
+                current.logs.setdefault(sink, []).extend(records)
+        self._later.clear()
 
     def await_batch(self) -> None:
         self._batch.is_awaited = True
@@ -185,11 +231,10 @@ class BatchBuilder:
 
     def _change(self, value: Definition, *, saved: bool) -> None:
         kind = type(value)
-        key = (kind, tuple(getattr(value, name) for name in KEY_COLUMNS[kind]))
-        self._batch.changes[key] = (value, saved)
+        self._batch.changes[kind, key_of(value)] = (value, saved)
 
     def _take_batch(self) -> Batch:
         batch = self._batch
-        self._batch = Batch(batch.number + 1)
+        self._batch = self._later.popleft() if self._later else Batch(batch.number + 1)
         self.bytes_appended += batch.bytes
         return batch

@@ -2,7 +2,8 @@
 
 Threads: everything here runs on the event-loop thread; reports of the writer arrive through
 `call_soon_threadsafe`. At most one batch is with the writer; while it commits, the next one grows,
-and it is handed over when the report arrives. So commits are grouped, and there is no lock. Only a
+and it is handed over when the report arrives. So commits are grouped, and there is no lock. Records
+of very many logs are distributed over several batches (docs/decisions/0024). Only a
 batch of deliveries and acks is held back for `HOLD_SECONDS`, so that a publish that arrives
 meanwhile joins it instead of waiting for its commit (docs/decisions/0007).
 
@@ -70,6 +71,9 @@ Loaded = TypeVar("Loaded", LoadResult, LoadedRun)
 RETRY_SECONDS: Final = 0.25
 """The delay before the next attempt after the disk was full."""
 
+LOGS_PER_BATCH: Final = 32
+"""Syncing so many logs takes some milliseconds, and confirms of other clients wait for it."""
+
 HOLD_SECONDS: Final = 0.002
 """How long deliveries and acks that nobody waits for may wait for a publish to join them."""
 
@@ -82,6 +86,8 @@ WEAKER_SYNC_FOR_TESTS: Final = "LEVERET_TEST_SYNCHRONOUS"
 
 class SqlStore(BatchBuilder):
     """Implements `leveret.model.store.Store` on one SQLite file in the data directory."""
+
+    max_logs = LOGS_PER_BATCH
 
     def __init__(
         self,
@@ -226,7 +232,7 @@ class SqlStore(BatchBuilder):
     @property
     def backlog(self) -> int:
         in_flight = self._in_flight.size if self._in_flight else 0
-        return self._batch.size + in_flight + self._spill.unwritten_bytes
+        return super().backlog + in_flight + self._spill.unwritten_bytes
 
     def flush(self) -> None:
         if self._batch.is_empty:
@@ -333,7 +339,8 @@ class SqlStore(BatchBuilder):
         return self.state is not StoreState.RUNNING
 
     def _fail_batch(self, error: StoreError) -> None:
-        """Fail the current batch, even an empty one: the listener must learn of the error."""
+        """Fail everything not handed over, even if it is empty: the listener must learn of it."""
+        self._join_batches()
         batch = self._take_batch()
         if self._in_flight is None:
             self.committed = batch.number

@@ -9,11 +9,12 @@ and fixed, so each is prepared once.
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from operator import attrgetter
 from typing import Final
 
-from leveret.model.definitions import DEFINITION_TABLES
+from leveret.model.definitions import DEFINITION_TABLES, Definition
 from leveret.queues.storage import compiled_statements as compiled
 
 SCHEMA_VERSION: Final = 4
@@ -77,6 +78,16 @@ KEY_COLUMNS: Final = {
     kind: compiled.PRIMARY_KEYS[table] for kind, table in DEFINITION_TABLES.items()
 }
 """The fields that identify a definition."""
+_KEYS: Final[dict[type[object], Callable[[object], object]]] = {
+    kind: attrgetter(*columns) for kind, columns in KEY_COLUMNS.items()
+}
+
+
+def key_of(definition: Definition) -> tuple[object, ...]:
+    """The values of `KEY_COLUMNS`."""
+    key = _KEYS[type(definition)](definition)
+    return key if isinstance(key, tuple) else (key,)
+
 
 STATEMENT_SIZES: Final = sorted(
     {*range(1, 33), *(n << k for k in range(5, 12) for n in (1, 3) if n << k <= MAX_ROWS)}

@@ -97,7 +97,7 @@ class Transactor:
         After a crash the logs are cut there, so the batch is in all files or in none.
         """
         if batch.atomic and batch.has_sql:
-            ends = dict(sink.end() for sink in batch.logs_with(batch.atomic))
+            ends = dict(sink.end() for sink in batch.sinks_with(batch.atomic))
             if ends:
                 self.set_meta(LOG_CUTS, orjson.dumps(ends).decode())
                 self.has_log_cuts = True

@@ -108,7 +108,7 @@ def test_full_disk_of_one_log_undoes_the_whole_batch(home, disk, channel, reader
         channel.queue_bind(name, "amq.fanout")
     publish(channel, "amq.fanout", [b"1"])
     view = home.hub.vhosts["/"].queues[full].partition
-    real = view.write
+    real = view.write_columns
 
     def refuse(*arguments):
         disk.is_full = True
@@ -117,10 +117,10 @@ def test_full_disk_of_one_log_undoes_the_whole_batch(home, disk, channel, reader
         finally:
             disk.is_full = False
 
-    view.write = refuse
+    view.write_columns = refuse
     with pytest.raises(pika.exceptions.NackError):
         publish(channel, "amq.fanout", [b"lost"])
-    view.write = real
+    view.write_columns = real
     wait_for(lambda: not home.hub.alarms.raised)
     publish(channel, "amq.fanout", [b"2"])
     for name in ("a", "b"):

@@ -25,7 +25,7 @@ async def running(tmp_path):
 @pytest.fixture
 async def logs(running):
     logs = running.broker.logs
-    logs.create("/", "orders", partitions=3)
+    await logs.create("/", "orders", partitions=3)
     await put(logs, 30)
     return logs
 
@@ -133,7 +133,7 @@ async def test_prefetch_limits_waiting_records(logs):
 
 
 async def test_waiting_bytes_are_limited(logs):
-    logs.create("/", "big")
+    await logs.create("/", "big")
     body = bytes(1_000_000)
     await logs.publish("/", "big", [NewRecord(body) for _ in range(12)])
     member = logs.join("/", "big", "guest", JoinRequest("G"))

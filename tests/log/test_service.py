@@ -33,9 +33,9 @@ def records(*pairs):
 
 
 async def test_create_list_describe_delete(logs):
-    assert logs.create("/", "one", max_age="7D", max_length_bytes=10_000_000)
-    assert logs.create("/", "three", partitions=3, cleanup_policy="compact")
-    assert not logs.create("/", "three", partitions=3, cleanup_policy="compact")
+    assert await logs.create("/", "one", max_age="7D", max_length_bytes=10_000_000)
+    assert await logs.create("/", "three", partitions=3, cleanup_policy="compact")
+    assert not await logs.create("/", "three", partitions=3, cleanup_policy="compact")
     assert [log.name for log in logs.list("/")] == ["one", "three"]
     plain, three = logs.describe("/", "one"), logs.describe("/", "three")
     assert (plain.is_partitioned, plain.retention.max_age_ms) == (False, 7 * 86_400_000)
@@ -61,7 +61,7 @@ async def test_classic_queues_are_not_listed(logs, running):
 
 
 async def test_publish_and_read(logs):
-    logs.create("/", "log")
+    await logs.create("/", "log")
     properties = {"content_type": "text/plain", "headers": {"a": 1}}
     sent = [*records("k:v"), NewRecord(b"\x00\xff", properties=properties)]
     assert await logs.publish("/", "log", sent) == 2
@@ -80,7 +80,7 @@ async def test_publish_and_read(logs):
 
 
 async def test_reading_waits_for_the_next_record(logs):
-    logs.create("/", "log")
+    await logs.create("/", "log")
     waiting = asyncio.create_task(logs.read("/", "log", offset="next", wait=10))
     await asyncio.sleep(0)
     await logs.publish("/", "log", records(":now"))
@@ -89,7 +89,7 @@ async def test_reading_waits_for_the_next_record(logs):
 
 
 async def test_publish_to_partitions(logs):
-    logs.create("/", "three", partitions=3)
+    await logs.create("/", "three", partitions=3)
     await logs.publish("/", "three", [NewRecord(b"x", partition=2), *records("k:1", "k:2")])
     counts = [len(await logs.read("/", "three", partition=n)) for n in range(3)]
     assert sum(counts) == 3 and counts[2] >= 1
@@ -98,7 +98,7 @@ async def test_publish_to_partitions(logs):
 
 
 async def test_fetch_and_commit_without_members(logs):
-    logs.create("/", "three", partitions=3)
+    await logs.create("/", "three", partitions=3)
     await logs.publish("/", "three", records(*[f"k{n}:{n}" for n in range(30)]))
     seen = []
     while fetched := await logs.fetch("/", "three", "hand", count=7):
@@ -120,7 +120,7 @@ async def test_fetch_and_commit_without_members(logs):
 
 
 async def test_reset_previews_and_moves(logs):
-    logs.create("/", "log")
+    await logs.create("/", "log")
     await logs.publish("/", "log", records(*[f":{n}" for n in range(10)]))
     await logs.commit("/", "log", "g", {0: 6})
     assert logs.reset("/", "log", "g", "first", dry_run=True) == [OffsetMove(0, 6, 0)]
@@ -136,7 +136,7 @@ async def test_reset_previews_and_moves(logs):
 
 
 async def test_fetch_is_rejected_while_the_group_has_members(logs, running):
-    logs.create("/", "log")
+    await logs.create("/", "log")
     async with await aio_pika.connect(running.url) as connection:
         channel = await connection.channel()
         await channel.set_qos(prefetch_count=1)
@@ -153,7 +153,7 @@ async def test_fetch_is_rejected_while_the_group_has_members(logs, running):
 
 
 async def test_tracking_names_groups_and_producers(logs):
-    logs.create("/", "two", partitions=2)
+    await logs.create("/", "two", partitions=2)
     headers = {"x-producer-id": "p", "x-producer-seq": 7}
     await logs.publish("/", "two", [NewRecord(b"x", "", 1, {"headers": headers})])
     await logs.commit("/", "two", "g", {1: 1})
@@ -164,7 +164,7 @@ async def test_tracking_names_groups_and_producers(logs):
 async def test_logs_in_memory_mode(tmp_path):
     async with RunningBroker(in_process_settings()) as running:
         logs = running.broker.logs
-        logs.create("/", "log")
+        await logs.create("/", "log")
         await logs.publish("/", "log", records(":x"))
         assert [record.body for record in await logs.read("/", "log")] == [b"x"]
         queue = running.broker.vhosts["/"].queues["log"]
@@ -179,9 +179,9 @@ async def test_deleting_a_vhost_deletes_its_logs(tmp_path):
     async with RunningBroker(settings) as running:
         hub = running.broker
         hub.add_vhost("tenant")
-        hub.logs.create("tenant", "plain")
-        hub.logs.create("tenant", "three", partitions=3)
-        hub.logs.create("/", "stays")
+        await hub.logs.create("tenant", "plain")
+        await hub.logs.create("tenant", "three", partitions=3)
+        await hub.logs.create("/", "stays")
         await hub.logs.publish("tenant", "three", records("k:v"))
         await hub.logs.commit("tenant", "three", "g", {0: 0})
         hub.delete_vhost("tenant")

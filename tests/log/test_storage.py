@@ -220,7 +220,7 @@ async def test_name_of_the_log_is_a_key_like_any_other_behind_an_exchange(runnin
 
 async def test_name_of_a_partitioned_log_as_a_key_stays_in_one_partition(running):
     logs = running.broker.logs
-    logs.create("/", "table", partitions=3, cleanup_policy="compact")
+    await logs.create("/", "table", partitions=3, cleanup_policy="compact")
     await logs.publish("/", "table", [NewRecord(b"%d" % n, "table") for n in range(6)])
     sizes = [part.messages for part in logs.describe("/", "table").partitions]
     assert sorted(sizes) == [0, 0, 6]
@@ -248,7 +248,7 @@ async def test_cost_of_a_read_does_not_depend_on_the_log_length(running):
     """Reading the end of a long log reads no more bytes than that of a short one."""
     logs, costs = running.broker.logs, []
     for name, count in (("short", 500), ("long", 10_000)):
-        logs.create("/", name, segment_bytes=200_000)
+        await logs.create("/", name, segment_bytes=200_000)
         for start in range(0, count, 50):
             await logs.publish(
                 "/", name, [NewRecord(b"%0100d" % n) for n in range(start, start + 50)]

@@ -56,6 +56,16 @@ def test_log_that_cannot_be_created_does_not_hold_up_other_declarations(broker):
     wait_until(lambda: _can_declare(broker, "log-new"))  # the files are deleted a little later
 
 
+def test_wide_log_that_cannot_be_created_leaves_nothing(broker):
+    channel = connect(broker)
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="no inodes are left"):
+        channel.queue_declare("wide", durable=True, arguments={**STREAM, "x-partitions": INODES})
+    wait_until(lambda: _can_declare(broker, "log"))
+    assert broker.running is not None
+    vhost = broker.running.broker.vhosts["/"]
+    assert list(vhost.queues) == ["log"] and "wide" not in vhost.exchanges
+
+
 def _can_declare(broker: ThreadedBroker, name: str) -> bool:
     channel = connect(broker)
     try:

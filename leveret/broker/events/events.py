@@ -56,6 +56,13 @@ class Events:
         with failures_logged(self._broker, f"event {key}"):
             self._publish(key, facts)
 
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anything is bound to the exchange: checked before the facts of many changes."""
+        vhost = self._broker.vhosts.get(self._vhost_name)
+        exchange = vhost.exchanges.get(EVENT_EXCHANGE) if vhost is not None else None
+        return exchange is not None and bool(exchange.bindings)
+
     def _publish(self, key: str, facts: Mapping[str, Any]) -> None:
         vhost = self._broker.vhosts.get(self._vhost_name)
         exchange = vhost.exchanges.get(EVENT_EXCHANGE) if vhost is not None else None
@@ -101,6 +108,8 @@ class Events:
     # Topology ----------------------------------------------------------------------------------
 
     def topology(self, vhost: VirtualHost, changed: Exchange | Queue, change: str) -> None:
+        if not self.has_listeners:
+            return
         spec = changed.spec
         facts = {
             "name": changed.name,
@@ -121,6 +130,8 @@ class Events:
         return self._broker.policies.effective(vhost.name, exchange.name, EXCHANGE).policy or ""
 
     def binding(self, vhost: VirtualHost, binding: Binding, change: str) -> None:
+        if not self.has_listeners:
+            return
         facts = {
             "source_name": binding.source,
             "source_kind": "exchange",

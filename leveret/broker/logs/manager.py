@@ -2,12 +2,13 @@
 
 Each log has a directory `logs/<queue id>`; queue ids are never reused. When the deletion of a log
 is on disk, its directory is renamed and then removed; what a crash leaves of it is removed at the
-next start. A directory that belongs to no known log is never removed.
+next start. A directory with records that belongs to no known log is never removed.
 With `--memory` logs live in a temporary directory, in memory where the system has such a directory.
 
 Threads: this class belongs to the event loop. Records are read on a thread of their own, compaction
 and the removal of files run on another, and the store's writer thread owns the segments. It also
-creates the files of a new log, in the batch that stores the log's definition.
+creates the files of a new log, in the batch that stores the log's definition; those of a wide log
+are created before (`staging.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from typing import TYPE_CHECKING
 
 from leveret.bindings import Destination, DestinationKind
 from leveret.bindings.partition import ORDER_ARGUMENT
+from leveret.broker.logs.staging import LogStaging, StagedLog, partitioned_exchange
 from leveret.broker.runtime.process import max_open_files
-from leveret.exchange import SUPER_STREAM, ExchangeSpec
+from leveret.exchange import SUPER_STREAM
 from leveret.model.definitions import Definition, GroupOffset, LogEnd, QueueDefinition
 from leveret.model.errors import BrokerError, PreconditionFailed
 from leveret.model.store import BatchCommitted, LogSink, StoreState
@@ -39,6 +41,7 @@ from leveret.queues.log.files import (
     RecordedEnd,
     compact,
 )
+from leveret.queues.log.files.remove import DELETED_SUFFIX, is_unused, remove_all
 from leveret.queues.log.log_queue import (
     LogIdentity,
     LogQueue,
@@ -60,7 +63,6 @@ logger = logging.getLogger("leveret.log")
 
 CLEAN_SECONDS = 5.0
 FILES_PER_LOG = 3
-_DELETED_SUFFIX = ".deleted"
 
 
 class LogManager:
@@ -83,9 +85,13 @@ class LogManager:
         self._compacted_ms: dict[LogQueue, int] = {}
         self._compacted_to: dict[LogQueue, int] = {}
         self._next_clean = broker.clock.monotonic() + CLEAN_SECONDS
+        self._deleted: list[Partition] = []
+        """Deleted in this loop iteration."""
         self._removals: set[asyncio.Future[None]] = set()
         self._cleaning: asyncio.Task[None] | None = None
         self.read_ahead = ReadAheadBudget()
+        self.staging = LogStaging(broker, self)
+        self._context = self._make_context()
 
     def __repr__(self) -> str:
         return f"<LogManager of {len(self._queues)} logs>"
@@ -102,12 +108,15 @@ class LogManager:
         if not log_spec.partitions:
             return self._open(spec, log_spec, identity)
         partitions = self._make_partitions(vhost, spec, log_spec)
-        return PartitionedLog(spec, log_spec, identity, partitions, self._context())
+        return PartitionedLog(spec, log_spec, identity, partitions, self._context)
 
     def _make_partitions(
         self, vhost: VirtualHost, spec: QueueSpec, log_spec: LogSpec
     ) -> list[LogQueue]:
         """New or existing partitions: a definitions file may name them before the log."""
+        staged = self.staging.take(vhost, spec)
+        if staged is not None:
+            return self._add_staged(vhost, staged)
         names = partition_names(spec.name, log_spec.partitions)
         exchange = vhost.exchanges.get(spec.name)
         if exchange is not None and exchange.spec.arguments.get(SUPER_STREAM) is not True:
@@ -116,13 +125,18 @@ class LogManager:
             if name in vhost.queues and not can_become_partition(vhost.queues[name]):
                 raise PreconditionFailed(f"{_full_name(vhost, name)} exists")
         partitions = self._declare_all(vhost, spec, names)
-        vhost.declare_exchange(
-            ExchangeSpec(spec.name, "direct", durable=True, arguments={SUPER_STREAM: True})
-        )
+        vhost.declare_exchange(partitioned_exchange(spec.name))
         for number, name in enumerate(names):
             queue = Destination(DestinationKind.QUEUE, name)
             vhost.bind(spec.name, queue, str(number), {ORDER_ARGUMENT: number})
         return partitions
+
+    def _add_staged(self, vhost: VirtualHost, staged: StagedLog) -> list[LogQueue]:
+        for queue, definition in zip(staged.partitions, staged.definitions, strict=True):
+            self._queues[queue.sink] = queue
+            vhost.add_new_queue(queue, definition)
+        vhost.add_new_exchange(staged.exchange)
+        return staged.partitions
 
     def _declare_all(self, vhost: VirtualHost, spec: QueueSpec, names: list[str]) -> list[LogQueue]:
         """Declare all partitions or none."""
@@ -139,14 +153,39 @@ class LogManager:
         return _partitions(declared)
 
     def _open(self, spec: QueueSpec, log_spec: LogSpec, identity: LogIdentity) -> LogQueue:
-        directory, is_new = self._directory(identity.id), not self._is_recovering
+        if self._is_recovering:
+            queue = self._log_queue(spec, log_spec, identity, self._recover(log_spec, identity))
+            self._queues[queue.sink] = queue
+            return queue
+        self.require_files(identity.full_name)
+        queue = self.new_log(spec, log_spec, identity)
+        self._queues[queue.sink] = queue
+        self._without_files[queue.partition] = queue
+        self._broker.store.append_job(CreateFiles(queue.partition, self._parents))
+        return queue
+
+    def new_log(self, spec: QueueSpec, log_spec: LogSpec, identity: LogIdentity) -> LogQueue:
+        """A log without files, which is not among `queues` yet."""
+        settings = self._settings(log_spec)
+        partition = Partition(self._directory(identity.id), settings, is_new=True)
+        return self._log_queue(spec, log_spec, identity, partition)
+
+    def _log_queue(
+        self, spec: QueueSpec, log_spec: LogSpec, identity: LogIdentity, partition: Partition
+    ) -> LogQueue:
+        files, store = (partition, self._reader_thread), self._broker.store
+        return LogQueue(spec, log_spec, identity, files, store, self._context)
+
+    def _settings(self, log_spec: LogSpec) -> PartitionSettings:
         is_durable = not self._broker.settings.memory
-        settings = PartitionSettings(log_spec.segment_bytes, is_durable, log_spec.compacted)
-        if is_new:
-            self._require_files(identity.full_name)
+        return PartitionSettings(log_spec.segment_bytes, is_durable, log_spec.compacted)
+
+    def _recover(self, log_spec: LogSpec, identity: LogIdentity) -> Partition:
+        """Open the files of a log, and report what is lost of it."""
+        directory, recorded = self._directory(identity.id), self.recorded_ends.get(identity.id)
         try:
-            cut, recorded = self.cuts.get(directory.name), self.recorded_ends.get(identity.id)
-            partition = Partition(directory, settings, cut, is_new, recorded)
+            cut, settings = self.cuts.get(directory.name), self._settings(log_spec)
+            partition = Partition(directory, settings, cut, recorded=recorded)
         except (OSError, LogError) as error:
             raise BrokerError(f"cannot open {identity.full_name}: {error}") from error
         if partition.cut_bytes:
@@ -164,24 +203,12 @@ class LogManager:
                 until,
                 damage.reason,
             )
-        queue = LogQueue(
-            spec,
-            log_spec,
-            identity,
-            (partition, self._reader_thread),
-            self._broker.store,
-            self._context(),
-        )
-        self._queues[queue.sink] = queue
-        if is_new:
-            self._without_files[partition] = queue
-            self._broker.store.append_job(CreateFiles(partition, self._parents))
-        return queue
+        return partition
 
-    def _require_files(self, full_name: str) -> None:
+    def require_files(self, full_name: str, new: int = 1) -> None:
         """Logs may use half of the file descriptors; connections need the others."""
         limit = max_open_files() // 2 // FILES_PER_LOG
-        if len(self._queues) >= limit:
+        if len(self._queues) + new > limit:
             raise PreconditionFailed(
                 f"cannot create {full_name}: {limit} logs and partitions use half of the files "
                 "that this process may open; raise its limit (ulimit -n)"
@@ -197,7 +224,7 @@ class LogManager:
                 self._home = self._broker.settings.data_dir / "logs"
         return self._home / str(queue_id)
 
-    def _context(self) -> LogContext:
+    def _make_context(self) -> LogContext:
         broker = self._broker
         return LogContext(
             mark_ready=broker.scheduler.mark_ready,
@@ -258,7 +285,8 @@ class LogManager:
         }:
             _recover_groups(parent, parent.partitions, offsets)
         if not self._broker.settings.memory:
-            self._remove_leftovers()
+            known = [queue.id for queue in definitions if isinstance(queue, QueueDefinition)]
+            self._remove_leftovers({str(queue_id) for queue_id in known})
 
     def _recover_parent(
         self, vhost: VirtualHost, spec: QueueSpec, definition: QueueDefinition
@@ -277,15 +305,18 @@ class LogManager:
                 len(names),
             )
             return
-        vhost.add_queue(PartitionedLog(spec, log_spec, identity, partitions, self._context()))
+        vhost.add_queue(PartitionedLog(spec, log_spec, identity, partitions, self._context))
 
-    def _remove_leftovers(self) -> None:
+    def _remove_leftovers(self, known: Container[str]) -> None:
         home = self._broker.settings.data_dir / "logs"
-        known = {str(queue.id) for queue in self.queues}
         for directory in home.iterdir() if home.is_dir() else ():
-            if directory.name.endswith(_DELETED_SUFFIX):
+            if directory.name.endswith(DELETED_SUFFIX):
                 shutil.rmtree(directory, ignore_errors=True)
-            elif directory.name.isdecimal() and directory.name not in known:
+            elif not directory.name.isdecimal() or directory.name in known:
+                continue
+            elif is_unused(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+            else:
                 logger.warning("%s belongs to no known log; it is kept", directory)
 
     # Durability ----------------------------------------------------------------------------------
@@ -389,14 +420,18 @@ class LogManager:
         self._compacted_ms.pop(queue, None)
         self._compacted_to.pop(queue, None)
         self._broker.scheduler.schedule()
-        # The caller deletes the definition after this call; the files must outlive it on disk.
-        asyncio.get_running_loop().call_soon(
-            lambda: self._when_durable(lambda: self._remove(queue))
-        )
+        if not self._deleted:
+            asyncio.get_running_loop().call_soon(self._remove_deleted)
+        self._deleted.append(queue.partition)
 
-    def _remove(self, queue: LogQueue) -> None:
+    def _remove_deleted(self) -> None:
+        """The definitions are deleted, but not yet on disk, and the files must outlive them."""
+        deleted, self._deleted = self._deleted, []
+        self._when_durable(lambda: self._remove(deleted))
+
+    def _remove(self, deleted: list[Partition]) -> None:
         removal = asyncio.get_running_loop().run_in_executor(
-            self._cleaner_thread, _remove_files, queue.partition
+            self._cleaner_thread, remove_all, deleted
         )
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
@@ -450,18 +485,6 @@ def _recover_groups(
             if name in offsets.get(queue.id, ())
         }
         parent.readers.recover_group(name, committed)
-
-
-def _remove_files(partition: Partition) -> None:
-    partition.close()
-    if not partition.has_files:
-        return
-    renamed = partition.directory.with_name(partition.directory.name + _DELETED_SUFFIX)
-    try:
-        partition.directory.rename(renamed)
-        shutil.rmtree(renamed)
-    except OSError as error:
-        logger.error("cannot remove %s: %s", partition.directory, error)
 
 
 def _full_name(vhost: VirtualHost, name: str) -> str:

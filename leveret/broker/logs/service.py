@@ -102,7 +102,7 @@ class LogService:
     def describe(self, vhost: str, name: str) -> LogInfo:
         return log_info(vhost, self._log(vhost, name))
 
-    def create(
+    async def create(
         self,
         vhost: str,
         name: str,
@@ -126,7 +126,8 @@ class LogService:
         arguments = {key: value for key, value in optional.items() if value is not None}
         host = self._vhost(vhost)
         is_new = name not in host.queues
-        host.declare_queue(QueueSpec(name, True, arguments=arguments))
+        spec = QueueSpec(name, True, arguments=arguments)
+        await self._broker.log_manager.staging.declare(host, spec)
         self._broker.scheduler.schedule()
         return is_new
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
@@ -63,7 +62,8 @@ class CommitWaiters:
     def __init__(self, store: Store, scheduler: LoopScheduler) -> None:
         self._store = store
         self._scheduler = scheduler
-        self._waiting: deque[tuple[int, Callback, Callback | None]] = deque()
+        self._waiting: dict[int, list[tuple[Callback, Callback | None]]] = {}
+        """By batch number: what to call when the batch is committed, or has failed."""
         self.last_committed = 0
 
     def when_committed(
@@ -77,7 +77,7 @@ class CommitWaiters:
             callback()
         else:
             self._store.await_batch()
-            self._waiting.append((batch_number, callback, on_failed))
+            self._waiting.setdefault(batch_number, []).append((callback, on_failed))
 
     def when_durable(
         self, callback: Callback, on_store_failed: Callback, sync: bool = False
@@ -108,10 +108,10 @@ class CommitWaiters:
             ledger.rejected()
             return
         batch_number = 0
-        if result is EnqueueResult.ACCEPTED_ON_COMMIT or (
-            message.stored and message.scan.persistent
-        ):
+        if result is EnqueueResult.ACCEPTED_ON_COMMIT:
             batch_number = self._store.batch_number
+        elif message.stored and message.scan.persistent:
+            batch_number = self._store.current_batch_number
         if ledger.accepted(batch_number) is ConfirmWait.NEW_BATCH:
             self.when_committed(
                 batch_number,
@@ -123,12 +123,14 @@ class CommitWaiters:
         self, ledger: ConfirmLedger, run: Run, results: list[EnqueueResult] | None
     ) -> None:
         """Record several publishes of one channel; `results` is None if all were accepted."""
-        if run.is_packed:
+        on_commit = EnqueueResult.ACCEPTED_ON_COMMIT
+        if results is not None and results.count(on_commit) == len(run):
+            waits = [True]
+        elif run.is_packed:
             waits = [run.is_stored and run.persistent] * len(run)
         else:
             waits = [message.stored and message.scan.persistent for message in run.messages]
-        if results is not None:
-            on_commit = EnqueueResult.ACCEPTED_ON_COMMIT
+        if results is not None and len(waits) > 1:
             waits = [a or b is on_commit for a, b in zip(waits, results, strict=True)]
         is_mixed = any(waits) and not all(waits)
         if is_mixed or (results is not None and EnqueueResult.REJECTED in results):
@@ -136,14 +138,17 @@ class CommitWaiters:
             for message, result in zip(run.messages, each, strict=True):
                 self.confirm_when_committed(ledger, message, result)
             return
-        batch_number = self._store.batch_number if waits[0] else 0
+        batch_number = 0
+        if waits[0]:
+            store = self._store
+            batch_number = store.current_batch_number if results is None else store.batch_number
         if ledger.accepted(batch_number, len(run)) is ConfirmWait.NEW_BATCH:
             on_committed = partial(ledger.on_committed, batch_number)
             on_failed = partial(ledger.on_failed, batch_number)
             if batch_number <= self.last_committed:
                 on_committed()
             else:  # messages are in this batch, so it is not held back
-                self._waiting.append((batch_number, on_committed, on_failed))
+                self._waiting.setdefault(batch_number, []).append((on_committed, on_failed))
 
     async def committed(self, sync: bool = False) -> CommitOutcome:
         """Wait until the batch that contains everything done so far is decided."""
@@ -166,15 +171,16 @@ class CommitWaiters:
     def advance(self, batch_number: int) -> None:
         """This batch is on disk."""
         self.last_committed = max(self.last_committed, batch_number)
-        while self._waiting and self._waiting[0][0] <= batch_number:
-            try:
-                self._waiting.popleft()[1]()
-            except Exception:
-                log.exception("unexpected error after a commit")
+        for number in sorted(number for number in self._waiting if number <= batch_number):
+            for callback, _ in self._waiting.pop(number):
+                try:
+                    callback()
+                except Exception:
+                    log.exception("unexpected error after a commit")
 
     def fail(self, batch_number: int) -> None:
         """This batch is lost: tell its waiters, which must not wait for ever."""
         self.last_committed = max(self.last_committed, batch_number)
-        while self._waiting and self._waiting[0][0] <= batch_number:
-            _, callback, on_failed = self._waiting.popleft()
-            call_guarded(on_failed or callback)
+        for number in sorted(number for number in self._waiting if number <= batch_number):
+            for callback, on_failed in self._waiting.pop(number):
+                call_guarded(on_failed or callback)

@@ -27,6 +27,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise, repeat
+from operator import add
 from typing import NamedTuple
 
 from leveret.model.checksum import checksum
@@ -46,6 +47,28 @@ _PRODUCER = struct.Struct("<Hq")
 
 RawRecord = tuple[bytes, bytes, bytes, bytes]
 """A record to append: exchange, routing key, properties in wire form, body."""
+_DELTAS = array("I", range(MAX_BATCH_RECORDS)).tobytes()
+
+
+class Columns(NamedTuple):
+    """Records to append, by column. Where many have an equal value, it is best one object."""
+
+    exchanges: Sequence[bytes]
+    keys: Sequence[bytes]
+    properties: Sequence[bytes]
+    bodies: Sequence[bytes]
+
+    @staticmethod
+    def of(records: Sequence[RawRecord]) -> "Columns":
+        return Columns(*zip(*records, strict=True)) if records else Columns((), (), (), ())
+
+    def part(self, start: int, stop: int) -> "Columns":
+        return Columns(*(column[start:stop] for column in self))
+
+    @property
+    def size(self) -> int:
+        """Bytes that count towards the size of batches and segments."""
+        return sum(map(len, self.properties)) + sum(map(len, self.bodies))
 
 
 class Record(NamedTuple):
@@ -238,18 +261,17 @@ def decode_producers(table: bytes) -> dict[bytes, int]:
 def encode_batch(
     log_id: int,
     base_offset: int,
-    records: Sequence[RawRecord],
+    records: Columns,
     time_ms: int,
     producers: dict[bytes, int] | None = None,
 ) -> bytes:
     """A batch of new records with the same time, at consecutive offsets."""
-    n = len(records)
-    columns = list(zip(*records, strict=True)) if n else [(), (), (), ()]
+    n = len(records.bodies)
     return _pack(
         log_id,
         (base_offset, n, time_ms, time_ms),
-        (array("I", range(n)).tobytes(), bytes(4 * n)),
-        columns,
+        (_DELTAS[: 4 * n], bytes(4 * n)),
+        records,
         producers or {},
     )
 
@@ -288,7 +310,7 @@ def _pack(
         _PRODUCER.pack(len(ident), sequence) + ident for ident, sequence in producers.items()
     )
     parts = [*deltas]
-    parts += [array("i", accumulate(map(len, column), initial=0)).tobytes() for column in columns]
+    parts += map(_ends, columns)
     parts += [b"".join(column) for column in columns]
     parts.append(bytes(-(sum(map(len, parts)) + len(table)) % _ALIGNMENT))
     parts.append(table)
@@ -300,22 +322,30 @@ def _pack(
     return b"".join((MAGIC, checksum(rest).to_bytes(4, "little"), rest, payload))
 
 
-def split(records: Sequence[RawRecord], total: int) -> list[tuple[int, int]]:
+def _ends(column: Sequence[bytes]) -> bytes:
+    """The end positions of the values, starting with 0."""
+    count = len(column)
+    if count > 1 and column.count(column[0]) == count:
+        size = len(column[0])
+        return (
+            array("i", range(0, size * count + 1, size)).tobytes() if size else bytes(4 + 4 * count)
+        )
+    return array("i", accumulate(map(len, column), initial=0)).tobytes()
+
+
+def split(records: Columns, total: int) -> list[tuple[int, int]]:
     """Ranges of `records`, which have `total` bytes together, that each fit in one batch."""
-    if total <= MAX_BATCH_BYTES and len(records) <= MAX_BATCH_RECORDS:
-        return [(0, len(records))] if records else []
+    count = len(records.bodies)
+    if total <= MAX_BATCH_BYTES and count <= MAX_BATCH_RECORDS:
+        return [(0, count)] if count else []
     ranges: list[tuple[int, int]] = []
     start = size = 0
-    for i, record in enumerate(records):
-        grown = size + record_size(record)
+    sizes = map(add, map(len, records.properties), map(len, records.bodies))
+    for i, record_size in enumerate(sizes):
+        grown = size + record_size
         if i > start and (grown > MAX_BATCH_BYTES or i - start >= MAX_BATCH_RECORDS):
             ranges.append((start, i))
-            start, grown = i, record_size(record)
+            start, grown = i, record_size
         size = grown
-    ranges.append((start, len(records)))
+    ranges.append((start, count))
     return ranges
-
-
-def record_size(record: RawRecord) -> int:
-    """Bytes that count towards the size of batches and segments."""
-    return len(record[2]) + len(record[3])

@@ -1,12 +1,13 @@
 """Creating the files of a new log.
 
-Runs on the writer thread, in the batch that stores the log's definition, so the loop never waits
-for it. Nothing here is synced: if the files of an empty log are lost or torn, opening it creates
-them again. The first record syncs its segment and the directory. Only the entry in the parent
-directory must be on disk before the definition (`CreateFiles`), so that an older directory of the
-same name is never mistaken for the log.
+Runs on the writer thread, in the batch that stores the log's definition, or for a wide log on a
+thread of its own before that batch; so the loop never waits for it. Nothing here is synced: if the
+files of an empty log are lost or torn, opening it creates them again. The first record syncs its
+segment and the directory. Only the entry in the parent directory must be on disk before the
+definition, so that an older directory of the same name is never mistaken for the log.
 """
 
+import errno
 import logging
 import os
 import shutil
@@ -21,6 +22,7 @@ from leveret.queues.log.files.checkpoint_file import (
 )
 from leveret.queues.log.files.segment import index_path, log_path
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 INODES_PER_LOG = 5
 """The directory, `log.id`, `committed`, a segment and its index."""
 
@@ -70,6 +72,13 @@ def has_no_inodes(directory: Path) -> bool:
     """Whether the file system has too few inodes (unused files) for another log."""
     status = os.statvfs(next(path for path in directory.parents if path.exists()))
     return status.f_files > 0 and status.f_favail < INODES_PER_LOG
+
+
+def explained(error: OSError, directory: Path) -> OSError:
+    """The error of creating a log in `directory`; a lack of inodes is not a full disk."""
+    if error.errno in FULL and has_no_inodes(directory):
+        return OSError(error.errno, "no inodes are left on the file system: delete files from it")
+    return error
 
 
 def move_aside(directory: Path) -> None:

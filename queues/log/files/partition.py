@@ -24,11 +24,11 @@ from pathlib import Path
 
 from leveret.queues.log.files.batch import (
     MAX_BATCH_LENGTH,
+    Columns,
     ProducerSequence,
     RawRecord,
     Record,
     encode_batch,
-    record_size,
     split,
 )
 from leveret.queues.log.files.checkpoint_file import (
@@ -147,6 +147,12 @@ class Partition:
     def write(
         self, records: Sequence[RawRecord], now_ms: int, sequences: Sequence[ProducerSequence] = ()
     ) -> int:
+        """`write_columns` for single records."""
+        return self.write_columns(Columns.of(records), now_ms, sequences)
+
+    def write_columns(
+        self, records: Columns, now_ms: int, sequences: Sequence[ProducerSequence] = ()
+    ) -> int:
         """Append records; returns the offset of the first one. Not readable until `sync`.
 
         `sequences` name the records of idempotent producers, in order. After an error nothing of
@@ -155,7 +161,7 @@ class Partition:
         self._check()
         if not self.has_files:
             self._create_files_to_write()
-        total = sum(map(record_size, records))
+        total = records.size
         if self._position + total > self.max_segment_bytes:
             self._roll_if_possible()
         first, position, snapshot = self._next_offset, self._position, self._snapshot
@@ -166,7 +172,7 @@ class Partition:
                 producers = {
                     s.producer_id: s.sequence for s in sequences if start <= s.record_index < stop
                 }
-                self._append(records[start:stop], time_ms, producers)
+                self._append(records.part(start, stop), time_ms, producers)
         except (OSError, LogError) as error:
             self._next_offset, self._snapshot = first, snapshot
             self._truncate_to(position, before)
@@ -426,9 +432,7 @@ class Partition:
         self._directory_dirty = True
         self.view.set_active(base, self._index, sealed_size)
 
-    def _append(
-        self, records: Sequence[RawRecord], time_ms: int, producers: dict[bytes, int]
-    ) -> None:
+    def _append(self, records: Columns, time_ms: int, producers: dict[bytes, int]) -> None:
         data = encode_batch(self.log_id, self._next_offset, records, time_ms, producers)
         if len(data) > MAX_BATCH_LENGTH:
             raise LogError(f"a batch of {len(data)} bytes is too large: at most {MAX_BATCH_LENGTH}")
@@ -440,10 +444,13 @@ class Partition:
         elif producers and self._position - self._snapshot > _SNAPSHOT_INTERVAL:
             self._write_snapshot()
         self._put(data, time_ms)
-        self._next_offset += len(records)
+        self._next_offset += len(records.bodies)
 
     def _write_snapshot(self) -> None:
-        data = encode_batch(self.log_id, self._next_offset, (), self._last_time_ms, self._producers)
+        none = Columns.of(())
+        data = encode_batch(
+            self.log_id, self._next_offset, none, self._last_time_ms, self._producers
+        )
         self._snapshot = self._position
         self._put(data, self._last_time_ms)
 

@@ -12,18 +12,19 @@ whose records were confirmed before they were synced. `ApplyRetention` deletes o
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
-from leveret.model.message import FRAME_OVERHEAD, Message
-from leveret.model.store import SequencedMessage
-from leveret.queues.log.files.batch import ProducerSequence, RawRecord
+from leveret.model.message import FRAME_OVERHEAD
+from leveret.model.run import Run
+from leveret.model.store import LogRecords, SequencedMessage
+from leveret.queues.log.files.batch import Columns, ProducerSequence
 from leveret.queues.log.files.checkpoint_file import sync_directory
-from leveret.queues.log.files.create import has_no_inodes
+from leveret.queues.log.files.create import FULL, explained
 from leveret.queues.log.files.errors import LogError
 from leveret.queues.log.files.partition import Partition
 from leveret.queues.log.files.retention import RetentionLimits, apply_retention
@@ -54,19 +55,19 @@ class PartitionSink:
     def __repr__(self) -> str:
         return f"<PartitionSink of {self.partition!r}>"
 
-    def write(self, records: Sequence[Message | SequencedMessage]) -> int:
+    def write(self, records: Sequence[LogRecords]) -> int:
         self._has_written = False
         if self.partition.is_abandoned:
             return 0  # the log is being deleted, together with these records
-        raw, sequences = _raw_records(records)
+        columns, sequences = _columns(records)
         newest = records[-1]
         time_ms = (newest.message if isinstance(newest, SequencedMessage) else newest).time_ms
         try:
-            first = self.partition.write(raw, time_ms, sequences)
+            first = self.partition.write_columns(columns, time_ms, sequences)
         except LogError as error:
             raise _os_error(error) from error
         self._has_written = True
-        return first + len(raw)
+        return first + len(columns.bodies)
 
     def sync(self) -> None:
         if self.partition.is_abandoned:
@@ -137,14 +138,12 @@ class CreateFiles:
             try:
                 partition.create_files()
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT) and partition.settings.durable:
-                    if not has_no_inodes(partition.directory):
-                        raise  # the whole batch waits for space
-                    error = OSError(
-                        error.errno, "no inodes are left on the file system: delete files from it"
-                    )
-                partition.abandon(f"create: {error}")
                 self.error = error
+                if error.errno in FULL and partition.settings.durable:
+                    self.error = explained(error, partition.directory)
+                    if self.error is error:
+                        raise  # the whole batch waits for space
+                partition.abandon(f"create: {self.error}")
         if partition.settings.durable and partition.has_files:
             self._parents.add(partition.directory.parent)
 
@@ -189,31 +188,48 @@ def delete_expired(partition: Partition, limits: RetentionLimits, now_ms: int) -
         logger.error("cannot delete old segments of %s: %s", partition.directory, error)
 
 
-def _raw_records(
-    records: Sequence[Message | SequencedMessage],
-) -> tuple[list[RawRecord], list[ProducerSequence]]:
-    """The stored part of each message; properties and a body in one frame are sliced in place."""
-    raw: list[RawRecord] = []
+def _columns(records: Sequence[LogRecords]) -> tuple[Columns, list[ProducerSequence]]:
+    """The stored part of the messages; properties and bodies in one frame are sliced in place."""
+    columns: tuple[list[bytes], list[bytes], list[bytes], list[bytes]] = ([], [], [], [])
+    exchanges, keys, properties, bodies = columns
     sequences: list[ProducerSequence] = []
-    append = raw.append
     address: object = None
     exchange = key = b""
     for record in records:
-        if isinstance(record, Message):
-            message = record
-        else:
-            message = record.message
-            sequences.append(ProducerSequence(len(raw), record.producer_id, record.sequence))
+        message = record.message if isinstance(record, SequencedMessage) else record
         if message.address is not address:
             address = message.address
-            exchange, key = message.exchange.encode(), message.routing_key.encode()
+            exchange, key = message.address.exchange.encode(), message.address.routing_key.encode()
+        if isinstance(message, Run):
+            exchanges += [exchange] * len(message)
+            keys += [key] * len(message)
+            _add_run(message, properties, bodies)
+            continue
+        if isinstance(record, SequencedMessage):
+            sequences.append(ProducerSequence(len(bodies), record.producer_id, record.sequence))
         frames, end = message.frames, 7 + message.header_size
         start = end + FRAME_OVERHEAD  # past the frame-end byte and the head of the body frame
-        if len(frames) - start - 1 == message.body_size:
-            append((exchange, key, frames[19:end], frames[start:-1]))
-        else:
-            append((exchange, key, frames[19:end], message.body))
-    return raw, sequences
+        is_one_frame = len(frames) - start - 1 == message.body_size
+        exchanges.append(exchange)
+        keys.append(key)
+        properties.append(frames[19:end])
+        bodies.append(frames[start:-1] if is_one_frame else message.body)
+    return Columns(*columns), sequences
+
+
+def _add_run(run: Run, properties: list[bytes], bodies: list[bytes]) -> None:
+    """A run whose messages differ in nothing but their bodies needs one slice for each."""
+    frames, head_sizes, sizes = run.frames, run.header_sizes, run.body_sizes
+    count, end = len(frames), 7 + head_sizes[0]
+    start = end + FRAME_OVERHEAD
+    head = frames[0][:start]
+    if sizes[0] and all(map(bytes.startswith, frames, repeat(head))):
+        properties += [head[19:end]] * count
+        bodies += [content[start:-1] for content in frames]
+        return
+    for content, head_size, size in zip(frames, head_sizes, sizes, strict=True):
+        properties.append(content[19 : 7 + head_size])
+        bodies.append(content[7 + head_size + FRAME_OVERHEAD : -1] if size else b"")
 
 
 def _os_error(error: LogError) -> Exception:

@@ -1,8 +1,10 @@
 """Small logs for tests."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from leveret.queues.log.files import Partition, PartitionSettings, RawRecord
+from leveret.queues.log.files.batch import Columns, encode_batch
 
 FAST = PartitionSettings(durable=False)
 
@@ -14,6 +16,16 @@ def entry(number: int, key: bytes = b"key", size: int = 20) -> RawRecord:
 
 def entries(start: int, count: int, size: int = 20) -> list[RawRecord]:
     return [entry(number, b"key-%d" % (number % 7), size) for number in range(start, start + count)]
+
+
+def encoded(
+    log_id: int,
+    base_offset: int,
+    records: Sequence[RawRecord],
+    time_ms: int,
+    producers: dict[bytes, int] | None = None,
+) -> bytes:
+    return encode_batch(log_id, base_offset, Columns.of(records), time_ms, producers)
 
 
 def small(directory: Path, max_segment_bytes: int = 10_000) -> Partition:

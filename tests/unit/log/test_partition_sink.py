@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from leveret.model.message import Address, Message
+from leveret.model.message import Address, Message, encode_properties
+from leveret.model.run import Run
 from leveret.model.store import SequencedMessage
 from leveret.queues.log.files import (
     Partition,
@@ -49,6 +50,53 @@ def test_messages_become_records(sink, partition):
     first, second = partition.read(0)
     assert first[2:] == (b"x", b"key", b"\x00\x00", b"a")
     assert (second.offset, second.time_ms) == (1, 7)
+
+
+def packed(messages):
+    """A run as the wire makes it: no single messages."""
+    run = Run(
+        ADDRESS,
+        0,
+        [each.frames for each in messages],
+        [each.header_size for each in messages],
+        [each.body_size for each in messages],
+        messages[-1].scan,
+    )
+    run.ids, run.time_ms = range(len(messages)), messages[-1].time_ms
+    assert run.is_packed
+    return run
+
+
+PLAIN = encode_properties({})
+TYPED = encode_properties({"content_type": "text/plain", "headers": {"a": 1}})
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        [(PLAIN, b"1"), (PLAIN, b"2"), (PLAIN, b"3")],
+        [(TYPED, b"1")],
+        [(TYPED, b""), (TYPED, b"")],
+        [(TYPED, b""), (PLAIN, b"1"), (TYPED, b"23")],
+        [(PLAIN, b"1"), (PLAIN, b""), (PLAIN, b"")],
+        [(PLAIN, b"12"), (TYPED, b"34"), (TYPED, b"5" * 3000)],
+    ],
+)
+def test_run_becomes_the_same_records_as_its_messages(tmp_path, contents):
+    messages = [Message.build(ADDRESS, *content) for content in contents]
+    stored = []
+    for name, records in (
+        ("run", [packed(messages), messages[0]]),
+        ("one", [*messages, messages[0]]),
+    ):
+        partition = Partition(tmp_path / name)
+        sink = PartitionSink(partition, RetentionLimits())
+        assert sink.write(records) == len(messages) + 1
+        sink.sync()
+        stored.append(partition.read(0))
+        partition.close()
+    assert stored[0] == stored[1]
+    assert [record[4:] for record in stored[0]] == [*contents, contents[0]]
 
 
 def test_batch_that_fails_after_the_sync_is_undone(sink, partition):

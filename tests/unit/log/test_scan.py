@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from leveret.queues.log.files.batch import Batch, encode_batch
+from leveret.queues.log.files.batch import Batch
 from leveret.queues.log.files.errors import Damage
 from leveret.queues.log.files.scan import SegmentId, Span, recover_tail, walk
-from tests.unit.log.helpers import entries
+from tests.unit.log.helpers import encoded, entries
 
 LOG = 99
 SEGMENT = SegmentId(LOG, 0)
@@ -27,8 +27,7 @@ class BytesSource:
 
 def make(batches: int, count: int, size: int) -> list[bytes]:
     return [
-        encode_batch(LOG, i * count, entries(i * count, count, size), 1000 + i)
-        for i in range(batches)
+        encoded(LOG, i * count, entries(i * count, count, size), 1000 + i) for i in range(batches)
     ]
 
 
@@ -38,12 +37,12 @@ def tail_of_64_kib() -> list[bytes]:
     offset, left = 0, TAIL
     while left > 6000:
         count = 5 + len(batches) % 20
-        batch = encode_batch(LOG, offset, entries(offset, count, 90), 1000 + len(batches))
+        batch = encoded(LOG, offset, entries(offset, count, 90), 1000 + len(batches))
         batches.append(batch)
         offset, left = offset + count, left - len(batch)
-    rest = encode_batch(LOG, offset, entries(offset, 1, 10), 5000)
+    rest = encoded(LOG, offset, entries(offset, 1, 10), 5000)
     body = 10 + left - len(rest)
-    batches.append(encode_batch(LOG, offset, entries(offset, 1, body), 5000))
+    batches.append(encoded(LOG, offset, entries(offset, 1, body), 5000))
     return batches
 
 
@@ -128,11 +127,11 @@ def test_trailing_zeros_are_cut():
 
 def test_batch_inside_a_body_is_not_accepted():
     """A publisher can send any bytes, but does not know the id of the log."""
-    forged = encode_batch(LOG + 1, 50, entries(50, 3), 0)
+    forged = encoded(LOG + 1, 50, entries(50, 3), 0)
     carrier = (b"", b"", b"", bytes(4) + forged * 3)
     batches = [
-        encode_batch(LOG, 0, [carrier] * 2, 0),
-        encode_batch(LOG, 2, entries(2, 2), 0),
+        encoded(LOG, 0, [carrier] * 2, 0),
+        encoded(LOG, 2, entries(2, 2), 0),
     ]
     data = bytearray(b"".join(batches))
     data[20] ^= 1
@@ -143,9 +142,7 @@ def test_batch_inside_a_body_is_not_accepted():
 
 
 def test_descending_offsets_are_damage():
-    data = b"".join(
-        [encode_batch(LOG, 5, entries(5, 5), 0), encode_batch(LOG, 7, entries(7, 1), 0)]
-    )
+    data = b"".join([encoded(LOG, 5, entries(5, 5), 0), encoded(LOG, 7, entries(7, 1), 0)])
     items = list(walk(BytesSource(data), SEGMENT, Span(0, len(data), 5)))
     assert isinstance(items[0], Batch)
     assert isinstance(items[1], Damage)

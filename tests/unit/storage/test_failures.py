@@ -22,7 +22,7 @@ from leveret.model.store import (
     BatchFailed,
     DiskFull,
     LiveMessages,
-    LoggedMessage,
+    LogRecords,
     MustNotLose,
     RetentionRequest,
     Snapshot,
@@ -65,7 +65,7 @@ class BadSink:
         self.rollback_error = rollback_error
         self.rolled_back = 0
 
-    def write(self, records: Sequence[LoggedMessage]) -> int:
+    def write(self, records: Sequence[LogRecords]) -> int:
         return len(records)
 
     def sync(self) -> None:
@@ -429,7 +429,7 @@ async def test_must_not_lose_messages_are_committed_after_a_full_disk(
 
 async def test_only_logs_that_the_batch_wrote_to_are_rolled_back(harness: Harness):
     class Full(BadSink):
-        def write(self, records: Sequence[LoggedMessage]) -> int:
+        def write(self, records: Sequence[LogRecords]) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     full, intact = Full(OSError()), BadSink(OSError())

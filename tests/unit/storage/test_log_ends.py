@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from leveret.model.definitions import LogEnd
-from leveret.model.store import LoggedMessage
+from leveret.model.store import LogRecords
 from leveret.queues.storage import log_ends
 from leveret.queues.storage.log_ends import RECORD_SECONDS, RESERVED_RECORDS, LogEnds
 
@@ -18,7 +18,7 @@ class Sink:
     def __init__(self, queue_id: int) -> None:
         self._name = str(queue_id)
 
-    def write(self, records: Sequence[LoggedMessage]) -> int:
+    def write(self, records: Sequence[LogRecords]) -> int:
         return 0
 
     def sync(self) -> None:
