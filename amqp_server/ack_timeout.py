@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from leveret.model.errors import PreconditionFailed
+from leveret.queues.delivery import Delivery
 
 if TYPE_CHECKING:
     from leveret.amqp_server.channel import Channel
-    from leveret.amqp_server.consumer import Unacked
     from leveret.broker import VirtualHost
 
 CONSUMER_TIMEOUT = "x-consumer-timeout"
@@ -41,7 +41,7 @@ class AckTimeouts:
         for channel, tags_at in self._tags_at.items():
             if not channel.unacked:
                 continue  # it was closed together with a channel before it
-            first = next(iter(channel.unacked))
+            first = next(iter(channel.unacked)).first_tag
             while tags_at and tags_at[0][1] < first:
                 tags_at.popleft()
             if not tags_at or tags_at[-1][1] < channel.last_tag:
@@ -67,11 +67,14 @@ class AckTimeouts:
 
 
 def _overdue(channel: Channel, tags_at: deque[tuple[float, int]], now: float) -> int:
-    """The timeout in milliseconds that a delivery has exceeded; 0 if none has."""
+    """The timeout in milliseconds that a delivery has exceeded; 0 if none has.
+
+    Of messages that were delivered together, the first waits longest.
+    """
     checks = iter(tags_at)
     checked_at, last_tag = next(checks)
-    for tag, delivery in channel.unacked.items():
-        while tag > last_tag:
+    for delivery in channel.unacked:
+        while delivery.first_tag > last_tag:
             check = next(checks, None)
             if check is None:
                 return 0
@@ -82,11 +85,11 @@ def _overdue(channel: Channel, tags_at: deque[tuple[float, int]], now: float) ->
     return 0
 
 
-def _timeout_of(delivery: Unacked) -> int:
-    _, queue, consumer = delivery
+def _timeout_of(delivery: Delivery) -> int:
+    consumer = delivery.consumer
     if consumer is not None and CONSUMER_TIMEOUT in consumer.arguments:
         return int(consumer.arguments[CONSUMER_TIMEOUT])
-    return queue.consumer_timeout_ms
+    return delivery.queue.consumer_timeout_ms
 
 
 def validate_timeout(value: object) -> None:

@@ -30,10 +30,11 @@ from leveret.amqp_server.codec import (
     encode_nack,
     encode_return,
 )
-from leveret.amqp_server.consumer import AmqpConsumer, ReplyConsumer, Unacked, group_by_queue
+from leveret.amqp_server.consumer import AmqpConsumer, ReplyConsumer, group_by_queue
 from leveret.amqp_server.flow_control import DEFERRED_TABLE_FACTOR
 from leveret.amqp_server.topology_methods import TopologyMethods
 from leveret.amqp_server.transaction import Transaction
+from leveret.amqp_server.unacked_tags import UnackedTags
 from leveret.amqp_server.wire import METHODS_AT_ONCE
 from leveret.broker import Action, ConfirmWait, Plan
 from leveret.broker.events import firehose
@@ -61,7 +62,8 @@ from leveret.model.message import DIRECT_REPLY_TO, LargeBody, Message, replace_p
 from leveret.model.run import Run
 from leveret.model.store import StagedRuns, StoreState
 from leveret.queues.counters import QueueCounters
-from leveret.queues.entry import Entry, Outcome
+from leveret.queues.delivery import Delivery
+from leveret.queues.entry import Outcome
 from leveret.queues.log.readers import OFFSET_ARGUMENT
 from leveret.queues.port import Queue
 
@@ -175,10 +177,8 @@ class Channel:
         self.broker = connection.broker
         self.vhost = connection.vhost
         self.number = number
-        self.unacked: dict[int, Unacked] = {}
+        self.unacked = UnackedTags()
         self.last_tag = 0
-        self._settled_to = 0
-        """Up to this delivery tag nothing is unacknowledged."""
         self.consumers: dict[str, AmqpConsumer] = {}
         self._reply_consumer: ReplyConsumer | None = None
         self._prefetch = 0
@@ -224,7 +224,9 @@ class Channel:
             consumer_count=len(self.consumers),
             messages_unacknowledged=len(self.unacked),
             messages_unconfirmed=confirms.unconfirmed if confirms is not None else 0,
-            acks_uncommitted=len(transaction.settled_deliveries()) if transaction else 0,
+            acks_uncommitted=(
+                sum(map(len, transaction.settled_deliveries())) if transaction else 0
+            ),
             prefetch_count=self._prefetch,
             global_prefetch_count=self.global_prefetch,
             confirm=confirms is not None,
@@ -408,77 +410,69 @@ class Channel:
     # Publishing --------------------------------------------------------------------------------
 
     def on_publish(self, publish: Publish, run: Run) -> None:
-        """A run is enqueued as a whole if its route is known."""
         if self.closed:
             return  # deferred behind a method that closed the channel
         plan = publish.plan
         try:
             if self._deferred is not None:
                 self._defer(run.content_size, _PUBLISH, partial(self.on_publish, publish, run))
-            elif len(run) == 1:
-                self._publish_one(publish, run.messages[0])
             elif (
-                isinstance(plan, Plan)
-                and plan.takes_runs
-                and plan.version == self.vhost.version
-                and plan.permissions_revision == self.broker.users.revision
+                not isinstance(plan, Plan)
+                or plan.version != self.vhost.version
+                or plan.permissions_revision != self.broker.users.revision
+                or run.scan.needs_validation
             ):
-                if self.transaction is not None:
-                    self.transaction.publish(publish, plan, run)
-                else:
-                    self.published += len(run)
-                    origin = self._origin or self.origin()
-                    self.broker.enqueue_run(plan, run, self.flow.now_ms, origin, self.confirms)
+                self._publish(publish, run)
+            elif self.transaction is not None or not plan.targets or run.large_body is not None:
+                self._publish_planned(publish, plan, run)
             else:
-                self._publish_each(publish, run.messages)
+                run.time_ms, run.origin = self.flow.now_ms, self._origin or self.origin()
+                self.published += len(run)
+                self.broker.enqueue(plan, run, self.confirms)
         except BrokerError as error:
             self.connection.refuse(self.number, error)
         if not self.flow.publishes:
             self.connection.on_first_publish()
 
-    def _publish_each(self, publish: Publish, messages: list[Message]) -> None:
-        """If the route has to be found for each message, leave the rest to a later tick."""
-        for index, message in enumerate(messages, 1):
-            self._publish_one(publish, message)
-            if publish.plan is None and index < len(messages):
-                rest = partial(self.on_publish, publish, Run.of(messages[index:]))
-                self._enqueue_reader(deque([rest]))
-                return
-
-    def _publish_one(self, publish: Publish, message: Message) -> None:
-        plan = publish.plan
-        if (
-            not isinstance(plan, Plan)
-            or plan.version != self.vhost.version
-            or plan.permissions_revision != self.broker.users.revision
-            or not plan.reusable
-            or message.scan.needs_validation
-        ):
-            plan, message = self._plan(publish, message)
-            if plan.reusable and not message.scan.needs_validation:
-                publish.plan = plan
-                publish.effort = 1 + len(plan.targets) // QUEUES_PER_EFFORT
-                self.connection.wire.publish_cache.add_plan(plan.version, len(plan.targets))
-            else:
-                publish.plan, publish.effort = None, 0
-            self.flow.stop_if_over_budget()
-        if self.transaction is not None:
-            self.transaction.publish(publish, plan, Run.of([message]))
-        elif message.large_body is not None and needs_parts(self.broker, plan, message):
-            self._store_body(publish.mandatory, plan, message, message.large_body)
+    def _publish(self, publish: Publish, run: Run) -> None:
+        """Find the route. If it has to be found for each message, leave the rest to later ticks."""
+        (first,) = run.make_messages(slice(0, 1))
+        plan, message = self._plan(publish, first)
+        is_reusable = plan.reusable and not message.scan.needs_validation
+        if is_reusable:
+            publish.plan = plan
+            publish.effort = 1 + len(plan.targets) // QUEUES_PER_EFFORT
+            self.connection.wire.publish_cache.add_plan(plan.version, len(plan.targets))
         else:
-            self.enqueue(publish.mandatory, plan, message)
+            publish.plan, publish.effort = None, 0
+        self.flow.stop_if_over_budget()
+        if message is first and (is_reusable or len(run) == 1):
+            self._publish_planned(publish, plan, run)
+            return
+        self._publish_planned(publish, plan, Run.of([message]))
+        if len(run) > 1:
+            rest = run.copy(slice(1, len(run)))
+            self._enqueue_reader(deque([partial(self.on_publish, publish, rest)]))
 
-    def _store_body(self, mandatory: bool, plan: Plan, message: Message, body: LargeBody) -> None:
+    def _publish_planned(self, publish: Publish, plan: Plan, run: Run) -> None:
+        body = run.large_body
+        if self.transaction is not None:
+            self.transaction.publish(publish, plan, run)
+        elif body is not None and needs_parts(self.broker, plan, run.messages[0]):
+            self._store_body(publish.mandatory, plan, run, body)
+        else:
+            self.enqueue(publish.mandatory, plan, run)
+
+    def _store_body(self, mandatory: bool, plan: Plan, run: Run, body: LargeBody) -> None:
         """Enqueue a message when its large body is stored; later methods wait meanwhile."""
 
         def on_stored() -> None:
             current = self.vhost.drop_deleted_targets(plan)
             if self.closed:  # the client has left, but the message was published before
-                message.time_ms, message.origin = self.broker.clock.wall_ms(), self._origin
-                self.broker.enqueue_all(current, message)
+                run.time_ms, run.origin = self.broker.clock.wall_ms(), self._origin
+                self.broker.enqueue(current, run)
             else:
-                self.resume(partial(self.enqueue, mandatory, current, message))
+                self.resume(partial(self.enqueue, mandatory, current, run))
 
         def refuse() -> None:
             if self.confirms is not None:
@@ -527,37 +521,29 @@ class Channel:
             replace_property(message.properties, "reply_to", self._reply_consumer.queue.name)
         )
 
-    def enqueue(self, mandatory: bool, plan: Plan, message: Message) -> None:
-        """Enqueue a message, return it if it is unroutable, and note what to confirm."""
-        message.time_ms = self.flow.now_ms
-        message.origin = self._origin or self.origin()
-        self.published += 1
-        self.broker.enqueue_all(plan, message, self.confirms)
+    def enqueue(self, mandatory: bool, plan: Plan, run: Run) -> None:
+        """Enqueue messages, return them if they are unroutable, and note what to confirm."""
+        run.time_ms = self.flow.now_ms
+        run.origin = self._origin or self.origin()
+        self.published += len(run)
+        self.broker.enqueue(plan, run, self.confirms)
         if not plan.targets:
-            self._return_or_drop(mandatory, message)
+            self._return_or_drop(mandatory, run)
 
-    def enqueue_committed(self, mandatory: bool, plan: Plan, run: Run) -> None:
-        """Enqueue committed messages with one address: together, if nothing sees each of them."""
-        if len(run) > 1 and plan.takes_runs:
-            self.published += len(run)
-            origin = self._origin or self.origin()
-            self.broker.enqueue_run(plan, run, self.flow.now_ms, origin, None)
-            return
-        for message in run.messages:
-            self.enqueue(mandatory, plan, message)
-
-    def _return_or_drop(self, mandatory: bool, message: Message) -> None:
+    def _return_or_drop(self, mandatory: bool, run: Run) -> None:
+        count = len(run)
         if not mandatory:
-            self.dropped += 1
-            self.broker.counters.dropped_unroutable += 1
-            self.vhost.counters.dropped_unroutable += 1
+            self.dropped += count
+            self.broker.counters.dropped_unroutable += count
+            self.vhost.counters.dropped_unroutable += count
             return
-        self.returned += 1
-        self.broker.counters.returned_unroutable += 1
-        self.vhost.counters.returned_unroutable += 1
-        head = encode_return(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message.address)
-        self.connection.send(head)
-        self.connection.send(message.content(self.number, self.connection.frame_max))
+        self.returned += count
+        self.broker.counters.returned_unroutable += count
+        self.vhost.counters.returned_unroutable += count
+        head = encode_return(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", run.address)
+        for message in run.messages:
+            self.connection.send(head)
+            self.connection.send(message.content(self.number, self.connection.frame_max))
 
     def origin(self) -> int:
         """The id of this channel in the history, created when it is first needed."""
@@ -631,13 +617,8 @@ class Channel:
     def _on_tx_rollback(self, _method: Any) -> None:
         if self.transaction is None:
             raise PreconditionFailed("channel is not transactional")
-        self._restore_unacked(self.transaction.rollback())
+        self.unacked.restore(self.transaction.rollback())
         self.reply(commands.Tx.RollbackOk())
-
-    def _restore_unacked(self, deliveries: dict[int, Unacked]) -> None:
-        """Their settlement was rolled back: they are unacknowledged again, in order."""
-        self.unacked = dict(sorted({**deliveries, **self.unacked}.items()))
-        self._settled_to = min(self.unacked, default=self.last_tag + 1) - 1
 
     def _on_flow(self, method: Any) -> None:
         if not method.active:
@@ -774,9 +755,9 @@ class Channel:
             self.begin_waiting()
             self.flow.when_drained(retry)
             return
-        entry = queue.basic_get(self.origin() if queue.spec.durable else 0, method.no_ack)
-        if entry is not None:
-            self._send_get_ok(queue, entry, method.no_ack)
+        delivery = queue.basic_get(self.origin() if queue.spec.durable else 0, method.no_ack)
+        if delivery is not None:
+            self._send_get_ok(delivery, method.no_ack)
         elif queue.ready_count and not queue.blocks_get:
             # There is a message, but it has to be read from disk, or its delivery committed.
             if self.broker.store.state is StoreState.FAILED:
@@ -789,15 +770,15 @@ class Channel:
             self.vhost.counters.get_empty += 1
             self.connection.send(encode_method(self.number, commands.Basic.GetEmpty()))
 
-    def _send_get_ok(self, queue: Queue, entry: Entry, no_ack: bool) -> None:
+    def _send_get_ok(self, delivery: Delivery, no_ack: bool) -> None:
         tag = self.last_tag = self.last_tag + 1
+        (entry,), count = delivery.entries(), delivery.queue.ready_count
         self.deliveries.got(entry, no_ack)
         if not no_ack:
-            self.unacked[tag] = (entry, queue, None)
+            delivery.first_tag = tag
+            self.unacked.add(delivery, tag)
         message = entry.message
-        head = encode_get_ok(
-            self.number, tag, entry.redelivered, message.address, queue.ready_count
-        )
+        head = encode_get_ok(self.number, tag, entry.redelivered, message.address, count)
         self.connection.send(head)
         self.connection.send(message.content(self.number, self.connection.frame_max))
         self.broker.scheduler.schedule()
@@ -806,39 +787,27 @@ class Channel:
 
     def on_ack(self, tags: list[int], multiple: bool) -> None:
         """basic.ack from the wire; several tags are acknowledged one by one."""
+        if self.closed:
+            return  # deferred behind a method that closed the channel
         try:
             if self._deferred is not None:
-                self._defer(64 * len(tags), _ACK, partial(self._ack, tags, multiple))
+                self._defer(64 * len(tags), _ACK, partial(self.on_ack, tags, multiple))
+            elif multiple:
+                self._settle_tag(tags[0], True, Outcome.ACK)
+                self.flow.stop_if_over_budget()  # it may have settled thousands of deliveries
             else:
-                self._ack(tags, multiple)
+                deliveries, unknown = self.unacked.take_each(tags)
+                if len(deliveries) == 1 and self.transaction is None:
+                    self._settle(deliveries, Outcome.ACK)
+                else:
+                    self._settle_taken(deliveries, Outcome.ACK)
+                if unknown is not None:
+                    raise PreconditionFailed(f"unknown delivery tag {unknown}")
         except BrokerError as error:
             self.connection.refuse(self.number, error)
 
-    def _ack(self, tags: list[int], multiple: bool) -> None:
-        if self.closed:
-            return  # deferred behind a method that closed the channel
-        if multiple or self.transaction is not None:
-            for tag in tags:
-                self._settle_tag(tag, multiple, Outcome.ACK)
-            if multiple:  # it may have settled thousands of deliveries
-                self.flow.stop_if_over_budget()
-            return
-        groups: dict[tuple[Queue, AmqpConsumer | None], list[Entry]] = {}
-        unknown: int | None = None
-        for tag in tags:
-            delivery = self.unacked.pop(tag, None)
-            if delivery is None:
-                unknown = tag
-                break
-            entry, queue, consumer = delivery
-            groups.setdefault((queue, consumer), []).append(entry)
-        for (queue, consumer), entries in groups.items():
-            self._settle(queue, entries, consumer, Outcome.ACK)
-        if unknown is not None:
-            raise PreconditionFailed(f"unknown delivery tag {unknown}")
-
     def _on_ack(self, method: Any) -> None:
-        self._ack([method.delivery_tag], method.multiple)
+        self.on_ack([method.delivery_tag], method.multiple)
 
     def _on_reject(self, method: Any) -> None:
         outcome = Outcome.REQUEUE if method.requeue else Outcome.REJECT
@@ -849,54 +818,43 @@ class Channel:
         self._settle_tag(method.delivery_tag, method.multiple, outcome)
 
     def _settle_tag(self, tag: int, multiple: bool, outcome: Outcome) -> None:
+        unacked = self.unacked
+        if not multiple:
+            deliveries = unacked.take(tag, tag)
+        elif tag == 0:
+            deliveries = unacked.take_all()
+        else:
+            deliveries = unacked.take(0, tag) if tag in unacked else []
+        if not deliveries and (tag or not multiple):
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        self._settle_taken(deliveries, outcome)
+
+    def _settle_taken(self, deliveries: list[Delivery], outcome: Outcome) -> None:
         """Settle now, or at the commit of the transaction."""
-        if not multiple and self.transaction is None:
-            delivery = self.unacked.pop(tag, None)
-            if delivery is None:
-                raise PreconditionFailed(f"unknown delivery tag {tag}")
-            entry, queue, consumer = delivery
-            self._settle(queue, [entry], consumer, outcome)
-            return
-        deliveries = self._take_unacked(tag, multiple)
         if self.transaction is not None:
             self.transaction.settle(deliveries, outcome)
         else:
             self.settle_all(deliveries, outcome)
 
-    def _take_unacked(self, tag: int, multiple: bool) -> dict[int, Unacked]:
-        unacked = self.unacked
-        if multiple and tag == 0:
-            taken = dict(unacked)
-            unacked.clear()
-            self._settled_to = self.last_tag
-            return taken
-        if tag not in unacked:
-            raise PreconditionFailed(f"unknown delivery tag {tag}")
-        if not multiple:
-            return {tag: unacked.pop(tag)}
-        tags: Iterable[int] = range(self._settled_to + 1, tag + 1)
-        if tag - self._settled_to > len(unacked):  # most of them were settled one by one
-            tags = sorted(number for number in unacked if number <= tag)
-        taken = {number: unacked.pop(number) for number in tags if number in unacked}
-        self._settled_to = tag
-        return taken
+    def settle_all(self, deliveries: list[Delivery], outcome: Outcome) -> None:
+        for group in group_by_queue(deliveries):
+            self._settle(group, outcome)
 
-    def settle_all(self, deliveries: dict[int, Unacked], outcome: Outcome) -> None:
-        for (queue, consumer), entries in group_by_queue(deliveries).items():
-            self._settle(queue, entries, consumer, outcome)
-
-    def _settle(
-        self, queue: Queue, entries: list[Entry], consumer: AmqpConsumer | None, outcome: Outcome
-    ) -> None:
+    def _settle(self, deliveries: list[Delivery], outcome: Outcome) -> None:
+        """Settle deliveries of one queue to one consumer."""
+        queue, consumer, count = deliveries[0].queue, deliveries[0].consumer, 0
+        for delivery in deliveries:
+            count += delivery.count
         if outcome is Outcome.ACK:
-            self.acknowledged += len(entries)
+            self.acknowledged += count
         if queue.spec.durable:
             self._has_unsynced_acks = True
-            self.broker.scheduler.schedule()
-        if consumer is not None:
-            consumer.inflight -= len(entries)
-            self.inflight -= len(entries)
-        queue.settle(entries, outcome, consumer.actor if consumer is not None else self._origin)
+        actor = self._origin
+        if isinstance(consumer, AmqpConsumer):
+            consumer.inflight -= count
+            self.inflight -= count
+            actor = consumer.actor
+        queue.settle(deliveries, outcome, actor)
         if self.global_prefetch:
             for other in self.consumers.values():  # the one that was served last comes last
                 other.queue.on_credit(other)
@@ -907,8 +865,7 @@ class Channel:
             raise NotImplementedHere("requeue=false is not implemented")
         if isinstance(method, commands.Basic.Recover):
             self.reply(commands.Basic.RecoverOk())
-        deliveries, self.unacked = self.unacked, {}
-        self.settle_all(deliveries, Outcome.REQUEUE)
+        self.settle_all(self.unacked.take_all(), Outcome.REQUEUE)
 
     # Permissions -------------------------------------------------------------------------------
 
@@ -955,18 +912,18 @@ class Channel:
             cleanup.run(self.remove_consumer, consumer)
             cleanup.run(self.vhost.remove_consumer, consumer.queue, consumer)
         cleanup.run(self._end_reply_consumer)
-        for (queue, holder), entries in group_by_queue(self._take_all_unacked()).items():
-            cleanup.run(self._settle, queue, entries, holder, Outcome.REQUEUE)
+        for deliveries in group_by_queue(self._take_all_unacked()):
+            cleanup.run(self._settle, deliveries, Outcome.REQUEUE)
         if self._deferred is not None:
             self._deferred.clear()
         cleanup.run(self._release_deferred)
         self.confirms = None
         del self.topology  # break the reference cycle, so that the channel is freed now
 
-    def _take_all_unacked(self) -> dict[int, Unacked]:
-        deliveries, self.unacked = self.unacked, {}
+    def _take_all_unacked(self) -> list[Delivery]:
+        deliveries = self.unacked.take_all()
         if self.transaction is not None:
-            deliveries = {**self.transaction.settled_deliveries(), **deliveries}
+            deliveries += self.transaction.settled_deliveries()
             self.transaction.discard_publishes()
             self.transaction = None
         return deliveries

@@ -5,19 +5,22 @@ Event-loop thread only. After a crash its unacknowledged deliveries are ready ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from leveret.amqp_server.codec import commands, deliver_prefix, encode_method, encode_tag
 from leveret.model.clients import ConsumerInfo
 from leveret.model.message import Address, LargeContent
+from leveret.queues.delivery import Delivery
 from leveret.queues.entry import Entry, RunPart
-from leveret.queues.port import Queue
+from leveret.queues.port import Consumer, Queue
 
 if TYPE_CHECKING:
     from leveret.amqp_server.channel import Channel
 
+DELIVER_BYTES = 60
+"""Counted for the method frame of a delivery."""
 MAX_BATCH = 256
 """Deliveries per call; also the credit of a consumer without prefetch limit."""
 
@@ -110,58 +113,61 @@ class AmqpConsumer:
         credit = self.prefetch - self.inflight if self.prefetch else MAX_BATCH
         return min(credit, shared, MAX_BATCH)
 
-    def deliver(self, queue: Queue, entries: Sequence[Entry]) -> None:
-        channel = self.channel
-        connection = channel.connection
-        number, frame_max, out = channel.number, connection.frame_max, connection.out
-        tag, size = channel.last_tag, 0
-        channel.last_tag = tag + len(entries)
-        unacked = None if self.no_ack else channel.unacked
-        for entry in entries:
-            message = entry.message
-            address = message.address
-            if address is not self._address:
-                self._address = address
-                self._prefix = self._prefixes.get(len(address.wire)) or self._add_prefix(address)
-            frames: bytes | LargeContent = message.frames
-            if message.channel != number or len(frames) > frame_max:
-                frames = message.content(number, frame_max)
-            tag += 1
-            out += (self._prefix, encode_tag(tag, entry.redelivered), address.wire, frames)
-            size += len(frames) + 60
-            if unacked is not None:
-                unacked[tag] = (entry, queue, self)
-        self.delivered += len(entries)
-        channel.deliveries.delivered(entries, self.no_ack)
-        if unacked is not None:
-            self.inflight += len(entries)
-            channel.inflight += len(entries)
+    def deliver(self, delivery: Delivery) -> None:
+        channel, part, count = self.channel, delivery.part, delivery.count
+        connection, first = channel.connection, channel.last_tag + 1
+        channel.last_tag += count
+        if part is not None and part.run.longest_frame <= connection.frame_max:
+            size = self._write_part(part, first)
+        else:
+            size = self._write_entries(delivery.entries(), first)
+        self.delivered += count
+        channel.deliveries.delivered(delivery, self.no_ack)
+        if not self.no_ack:
+            delivery.first_tag = first
+            channel.unacked.add(delivery, first)
+            self.inflight += count
+            channel.inflight += count
         if channel.global_prefetch:
             channel.on_served(self)
         connection.wrote(size)
 
-    def deliver_part(self, queue: Queue, part: RunPart) -> None:
-        """Without acks nothing is kept of a delivery: the frames are chained without a loop."""
-        channel, run, count = self.channel, part.run, len(part)
-        connection, address = channel.connection, run.address
-        frames = run.frames_for(channel.number, connection.frame_max)
-        if frames is None:
-            self.deliver(queue, part.entries())
-            return
+    def _write_entries(self, entries: Sequence[Entry], first_tag: int) -> int:
+        connection, number = self.channel.connection, self.channel.number
+        frame_max, out, size = connection.frame_max, connection.out, 0
+        for tag, entry in enumerate(entries, first_tag):
+            message = entry.message
+            address = message.address
+            if address is not self._address:
+                self._set_address(address)
+            frames: bytes | LargeContent = message.frames
+            if message.channel != number or len(frames) > frame_max:
+                frames = message.content(number, frame_max)
+            out += (self._prefix, encode_tag(tag, entry.redelivered), address.wire, frames)
+            size += len(frames) + DELIVER_BYTES
+        return size
+
+    def _write_part(self, part: RunPart, first_tag: int) -> int:
+        """The frames of several messages of a run are chained without a loop."""
+        run, channel, count = part.run, self.channel, part.count
+        address, out = run.address, channel.connection.out
         if address is not self._address:
-            self._address = address
-            self._prefix = self._prefixes.get(len(address.wire)) or self._add_prefix(address)
-        contents = frames[part.start : part.end]
-        first = channel.last_tag + 1
-        channel.last_tag += count
-        tags = map(encode_tag, range(first, first + count), repeat(False))
-        heads = zip(repeat(self._prefix), tags, repeat(address.wire), contents, strict=False)
-        connection.out += chain.from_iterable(heads)
-        self.delivered += count
-        channel.deliveries.delivered_no_ack += count
-        if channel.global_prefetch:
-            channel.on_served(self)
-        connection.wrote(sum(map(len, contents)) + 60 * count)
+            self._set_address(address)
+        contents = run.frames[part.slice]
+        if run.channel != channel.number:
+            contents = run.frames_for(part.slice, channel.number)
+        if count == 1:
+            out += (self._prefix, encode_tag(first_tag, False), address.wire, contents[0])
+            return len(contents[0]) + DELIVER_BYTES
+        tags = map(encode_tag, range(first_tag, first_tag + count), repeat(False))
+        out += chain.from_iterable(
+            zip(repeat(self._prefix), tags, repeat(address.wire), contents, strict=False)
+        )
+        return sum(map(len, contents)) + DELIVER_BYTES * count
+
+    def _set_address(self, address: Address) -> None:
+        self._address = address
+        self._prefix = self._prefixes.get(len(address.wire)) or self._add_prefix(address)
 
     def _add_prefix(self, address: Address) -> bytes:
         """The start of a basic.deliver frame depends only on the length of the address."""
@@ -186,14 +192,9 @@ class ReplyConsumer(AmqpConsumer):
         return MAX_BATCH if self.channel.flow.is_writable else 0
 
 
-Unacked = tuple[Entry, Queue, AmqpConsumer | None]
-"""An unacknowledged delivery: its entry, its queue, and its consumer (None for basic.get)."""
-
-
-def group_by_queue(
-    deliveries: dict[int, Unacked],
-) -> dict[tuple[Queue, AmqpConsumer | None], list[Entry]]:
-    groups: dict[tuple[Queue, AmqpConsumer | None], list[Entry]] = {}
-    for entry, queue, consumer in deliveries.values():
-        groups.setdefault((queue, consumer), []).append(entry)
-    return groups
+def group_by_queue(deliveries: list[Delivery]) -> Collection[list[Delivery]]:
+    """The deliveries of each queue to each consumer."""
+    groups: dict[tuple[Queue, Consumer | None], list[Delivery]] = {}
+    for delivery in deliveries:
+        groups.setdefault((delivery.queue, delivery.consumer), []).append(delivery)
+    return groups.values()

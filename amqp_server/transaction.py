@@ -21,12 +21,12 @@ from leveret.model.errors import BrokerError, PreconditionFailed
 from leveret.model.history import EventKind, Keep
 from leveret.model.run import Run
 from leveret.model.store import MustNotLose, StagedRuns, StoreState
+from leveret.queues.delivery import Delivery
 from leveret.queues.entry import Outcome
 from leveret.queues.port import MESSAGE_OVERHEAD
 
 if TYPE_CHECKING:
     from leveret.amqp_server.channel import Channel
-    from leveret.amqp_server.consumer import Unacked
 
 _Publishes = tuple[Publish, Plan, Run]
 """Consecutive messages with one address, and their plan."""
@@ -40,7 +40,7 @@ class Transaction:
         self._resource_monitor = broker.resource_monitor
         self._bytes = 0
         self._publishes: list[_Publishes] = []
-        self._settlements: list[tuple[dict[int, Unacked], Outcome]] = []
+        self._settlements: list[tuple[list[Delivery], Outcome]] = []
 
     def publish(self, publish: Publish, plan: Plan, run: Run) -> None:
         """Keep messages with one address; if there are several, none needs validation."""
@@ -53,15 +53,12 @@ class Transaction:
         self._bytes += size
         self._publishes.append((publish, plan, run))
 
-    def settle(self, deliveries: dict[int, Unacked], outcome: Outcome) -> None:
+    def settle(self, deliveries: list[Delivery], outcome: Outcome) -> None:
         self._settlements.append((deliveries, outcome))
 
-    def settled_deliveries(self) -> dict[int, Unacked]:
+    def settled_deliveries(self) -> list[Delivery]:
         """Deliveries whose settlement waits for the commit."""
-        settled: dict[int, Unacked] = {}
-        for deliveries, _ in self._settlements:
-            settled.update(deliveries)
-        return settled
+        return [delivery for deliveries, _ in self._settlements for delivery in deliveries]
 
     def runs_to_stage(self) -> list[Run]:
         """Runs whose content should be stored before `commit`, because it is large."""
@@ -82,9 +79,9 @@ class Transaction:
         for publish, plan, run in publishes:
             if plan.version != channel.vhost.version:
                 plan = channel.vhost.drop_deleted_targets(plan)
-            channel.enqueue_committed(publish.mandatory, plan, run)
+            channel.enqueue(publish.mandatory, plan, run)
         if publishes:
-            ids = [message_id for _, _, run in publishes for message_id in run.message_ids]
+            ids = [message_id for _, _, run in publishes for message_id in run.ids]
             channel.broker.store.save(MustNotLose(ids))
         for runs in staged:
             self._append_staged(runs)
@@ -95,7 +92,6 @@ class Transaction:
         """Their messages have ids now."""
         store = self._broker.store
         for run in staged.runs:
-            run.read_assignments()
             if run.keep is not Keep.NOTHING:
                 store.record_many(EventKind.PUBLISHED, 0, run.ids, run.origin)
         store.append(staged)
@@ -109,14 +105,15 @@ class Transaction:
         for deliveries, outcome in self._settlements:
             if outcome is Outcome.REQUEUE:
                 continue
-            for tag, (entry, queue, _) in deliveries.items():
-                if entry.is_fenced:
-                    raise PreconditionFailed(
-                        f"delivery tag {tag} of queue '{queue.name}' in vhost "
-                        f"'{channel.vhost.name}' cannot be acknowledged: its partition was taken "
-                        "from this consumer (rebalance, reset or cancel); the transaction is "
-                        "rolled back"
-                    )
+            for delivery in deliveries:
+                for tag, entry in delivery.entries_by_tag():
+                    if entry.is_fenced:
+                        raise PreconditionFailed(
+                            f"delivery tag {tag} of queue '{delivery.queue.name}' in vhost "
+                            f"'{channel.vhost.name}' cannot be acknowledged: its partition was "
+                            "taken from this consumer (rebalance, reset or cancel); the "
+                            "transaction is rolled back"
+                        )
 
     def _take_publishes(self) -> list[_Publishes]:
         self._resource_monitor.release_transaction_bytes(self._bytes)
@@ -126,7 +123,7 @@ class Transaction:
     def discard_publishes(self) -> None:
         self._take_publishes()
 
-    def rollback(self) -> dict[int, Unacked]:
+    def rollback(self) -> list[Delivery]:
         """Discard the publishes; returns the deliveries that are unacknowledged again."""
         self._take_publishes()
         restored = self.settled_deliveries()

@@ -587,23 +587,19 @@ class Wire:
                 raise _LimitReached
             self._budget -= 1
             tag, bits, _ = _ACK.unpack_from(data, position + 11)
-            tags = [tag]
-            if not bits & 1:
-                after = self._more_acks(data, position, after, tags)
+            tags, multiple = [tag], bool(bits & 1)
+            head, end = data[position : position + 11], len(data) - _ACK_FRAME
+            room = 0 if multiple else self._budget * _ACKS_PER_MESSAGE
+            while after <= end and len(tags) <= room and data.startswith(head, after):
+                tag, bits, frame_end = _ACK.unpack_from(data, after + 11)
+                if bits & 1 or frame_end != 0xCE:
+                    break
+                tags.append(tag)
+                after += _ACK_FRAME
             self._budget -= len(tags) // _ACKS_PER_MESSAGE
             self._next_frame = after
             self.last_method = _BASIC_ACK
-            wire_channel.sink.on_ack(tags, bool(bits & 1))
-        return after
-
-    def _more_acks(self, data: bytes, position: int, after: int, tags: list[int]) -> int:
-        head, end, unpack = data[position : position + 11], len(data), _ACK.unpack_from
-        while end - after >= _ACK_FRAME and data.startswith(head, after):
-            tag, bits, frame_end = unpack(data, after + 11)
-            if bits & 1 or frame_end != 0xCE or len(tags) > self._budget * _ACKS_PER_MESSAGE:
-                break
-            tags.append(tag)
-            after += _ACK_FRAME
+            wire_channel.sink.on_ack(tags, multiple)
         return after
 
     def _method(self, channel: int, payload: bytes) -> None:
@@ -679,10 +675,12 @@ def _alike(
 ) -> list[bytes]:
     """The content frames `data[start:stop]`, and those of directly following messages that differ
     in nothing but the bytes of the body: one comparison checks all their frames."""
-    frames = [data[start:stop]]
+    frames, end = [data[start:stop]], len(data)
+    if stop == end:
+        return frames
     body_start = start + header_size + FRAME_OVERHEAD
     repeated = method + data[start : body_start if stop == body_start else body_start + 7]
-    distance, end = stop - start + len(method), len(data)
+    distance = stop - start + len(method)
     while len(frames) < max_count and data.startswith(repeated, stop):
         start += distance
         stop += distance

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from leveret.queues.delivery import Delivery
 from leveret.queues.entry import Entry
 
 
@@ -19,13 +19,13 @@ class QueueCounters:
     acked: int = 0
     unreadable: int = 0
 
-    def delivered(self, entries: Sequence[Entry], no_ack: bool) -> None:
+    def delivered(self, delivery: Delivery, no_ack: bool) -> None:
         if no_ack:
-            self.delivered_no_ack += len(entries)
+            self.delivered_no_ack += delivery.count
         else:
-            self.delivered_ack += len(entries)
-        if entries[0].redelivered:
-            self.redelivered += sum([entry.redelivered for entry in entries])
+            self.delivered_ack += delivery.count
+        if delivery.part is None:
+            self.redelivered += delivery.redelivered
 
     def got(self, entry: Entry, no_ack: bool) -> None:
         if no_ack:

@@ -13,6 +13,9 @@ from leveret.model.message import Message, edit_headers
 from leveret.model.run import Run
 
 MAX_SAMPLED = 100
+MAX_UNUSED = 4
+"""An unacknowledged part of a run with more than this many times as many messages is copied: the
+rest of the run is not to stay in memory for it."""
 
 
 class Outcome(Enum):
@@ -60,23 +63,26 @@ class Entry:
 
 
 class RunPart:
-    """The messages `start` to `end` of a run: ready, or on their way to a consumer.
+    """`count` messages of a run from `start` on: one after the other or, among consumers in turn,
+    every `step`-th. They have not been delivered before and do not expire."""
 
-    They have not been delivered before and do not expire.
-    """
+    __slots__ = ("count", "run", "start", "step")
 
-    __slots__ = ("end", "run", "start")
-
-    def __init__(self, run: Run, start: int, end: int) -> None:
+    def __init__(self, run: Run, start: int, count: int, step: int = 1) -> None:
         self.run = run
         self.start = start
-        self.end = end
+        self.count = count
+        self.step = step
 
     def __len__(self) -> int:
-        return self.end - self.start
+        return self.count
 
     def __repr__(self) -> str:
         return f"<RunPart {self.id} to {self.last_id}>"
+
+    @property
+    def slice(self) -> slice:
+        return slice(self.start, self.start + self.count * self.step, self.step)
 
     @property
     def id(self) -> int:
@@ -85,42 +91,69 @@ class RunPart:
 
     @property
     def last_id(self) -> int:
-        return self.run.ids[self.end - 1]
+        if self.count == 1:
+            return self.run.ids[self.start]
+        return self.run.ids[self.start + (self.count - 1) * self.step]
 
     @property
     def ids(self) -> Sequence[int]:
-        return self.run.ids[self.start : self.end]
+        return self.run.ids[self.slice]
+
+    @property
+    def body_sizes(self) -> list[int]:
+        return self.run.body_sizes[self.slice]
 
     @property
     def body_bytes(self) -> int:
-        return sum(self.run.body_sizes[self.start : self.end])
+        if self.count == 1:
+            return self.run.body_sizes[self.start]
+        return sum(self.body_sizes)
+
+    @property
+    def header_sizes(self) -> list[int]:
+        return self.run.header_sizes[self.slice]
 
     @property
     def stored_ids(self) -> Sequence[int]:
         """The ids of the messages whose content is in the store."""
         if self.run.is_packed:
-            return self.ids if self.run.is_stored else ()
-        messages = self.run.messages[self.start : self.end]
-        return [message.id for message in messages if message.stored]
+            if not self.run.is_stored:
+                return ()
+            return self.ids if self.count > 1 else [self.run.ids[self.start]]
+        return [message.id for message in self.run.messages[self.slice] if message.stored]
 
     def entries(self) -> list[Entry]:
-        return [Entry(message) for message in self.run.messages[self.start : self.end]]
-
-    def pop_entry(self) -> Entry:
-        """Take the first message, which leaves this part."""
-        entry = Entry(self.run.messages[self.start])
-        self.start += 1
-        return entry
+        return [Entry(message) for message in self.run.make_messages(self.slice)]
 
     def split(self, count: int) -> RunPart:
         """Take the first `count` messages, which leave this part."""
-        first = RunPart(self.run, self.start, self.start + count)
-        self.start += count
+        first = RunPart(self.run, self.start, count, self.step)
+        self.start += count * self.step
+        self.count -= count
         return first
 
+    def deal(self, count: int) -> list[RunPart]:
+        """Deal the messages out one by one in turn, to `count` parts; none may be left empty."""
+        rounds, rest = divmod(self.count, count)
+        return [
+            RunPart(self.run, self.start + place, rounds + (place < rest), count)
+            for place in range(count)
+        ]
+
+    def forget_rest_of_run(self) -> None:
+        self.run, self.start, self.step = self.run.copy(self.slice), 0, 1
+
     def count_before(self, message_id: int) -> int:
-        """How many messages have a lower id."""
-        return bisect_left(self.run.ids, message_id, self.start, self.end) - self.start
+        """How many messages have a lower id; `step` is 1."""
+        start = self.start
+        return bisect_left(self.run.ids, message_id, start, start + self.count) - start
+
+
+def entries_of(run: Run, expires_ms: int) -> list[Entry]:
+    entries = [Entry(message) for message in run.messages]
+    for entry in entries:
+        entry.expires_ms = expires_ms
+    return entries
 
 
 def by_id(entry: Entry) -> int:

@@ -19,7 +19,8 @@ from leveret.model.message import Message
 from leveret.model.run import Run
 from leveret.model.store import LoadResult
 from leveret.queues.counters import QueueCounters
-from leveret.queues.entry import Entry, Outcome, RunPart
+from leveret.queues.delivery import Delivery
+from leveret.queues.entry import Entry, Outcome
 from leveret.queues.spec import QueueSpec
 
 MESSAGE_OVERHEAD = 400
@@ -124,11 +125,8 @@ class Consumer(Protocol):
     def credit(self) -> int:
         """How many entries can be delivered to it right now."""
 
-    def deliver(self, queue: Queue, entries: Sequence[Entry]) -> None:
-        """Deliver these entries in order; never more messages than `credit()` allows."""
-
-    def deliver_part(self, queue: Queue, part: RunPart) -> None:
-        """`deliver` for a part of a run, to a consumer without acks."""
+    def deliver(self, delivery: Delivery) -> None:
+        """Deliver these messages in order; never more than `credit()` allows."""
 
     def info(self) -> ConsumerInfo: ...
 
@@ -146,13 +144,8 @@ class Target(Protocol):
     def keep(self) -> Keep:
         """How much of the messages that pass through is kept as history."""
 
-    def enqueue(self, message: Message) -> EnqueueResult: ...
-
-    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
-        """Enqueue messages of one publisher that have the same address.
-
-        One result per message; None if all of them are `ACCEPTED`.
-        """
+    def enqueue(self, run: Run) -> list[EnqueueResult] | None:
+        """One result per message; None if all of them are `ACCEPTED`."""
 
     def stores_content(self, persistent: bool) -> bool:
         """Whether such a message will be written to the store as soon as it is enqueued here."""
@@ -220,13 +213,16 @@ class Queue(Target, Protocol):
 
     # What clients do ---------------------------------------------------------------------------
 
-    def basic_get(self, actor: int, no_ack: bool) -> Entry | None:
-        """Deliver the next message to a polling client."""
+    def basic_get(self, actor: int, no_ack: bool) -> Delivery | None:
+        """Deliver the next message, which is a single entry, to a polling client."""
 
     def when_readable(self, callback: Callable[[], None]) -> None:
         """Call once, when basic.get may return something again."""
 
-    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None: ...
+    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, actor: int) -> None: ...
+
+    def on_split(self, delivery: Delivery) -> None:
+        """A part of one of its deliveries has become this delivery."""
 
     def add_consumer(self, consumer: Consumer) -> None: ...
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from leveret.model.history import Keep
 from leveret.model.message import Message
 from leveret.model.run import Run
+from leveret.queues.classic.ready import FifoReady
 from leveret.queues.counters import QueueCounters
-from leveret.queues.entry import Entry, Outcome
+from leveret.queues.delivery import Delivery
+from leveret.queues.entry import Outcome
 from leveret.queues.port import Consumer, EnqueueResult, PeekedMessages, QueueStats, Tap
 from leveret.queues.spec import QueueSpec
 
@@ -34,7 +37,7 @@ class ReplyQueue:
         self.counters = QueueCounters()
         self.tap: Tap | None = None
         self._consumer: Consumer | None = None
-        self._waiting: list[Entry] = []
+        self._waiting = FifoReady()
 
     @property
     def ready_count(self) -> int:
@@ -50,12 +53,8 @@ class ReplyQueue:
 
     # Messages ----------------------------------------------------------------------------------
 
-    def enqueue(self, message: Message) -> EnqueueResult:
-        self._waiting.append(Entry(message))
-        return EnqueueResult.ACCEPTED
-
-    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
-        self._waiting += [Entry(message) for message in run.messages]
+    def enqueue(self, run: Run) -> list[EnqueueResult] | None:
+        self._waiting.append_run(run)
         return None
 
     def stores_content(self, persistent: bool) -> bool:
@@ -71,17 +70,18 @@ class ReplyQueue:
         self.dispatch_pending = False
         consumer = self._consumer
         while consumer is not None and self._waiting and (credit := consumer.credit()) > 0:
-            entries = self._waiting[:credit]
-            del self._waiting[:credit]
-            consumer.deliver(self, entries)
+            consumer.deliver(Delivery(self, consumer, self._waiting.take(credit, sys.maxsize)))
 
-    def basic_get(self, actor: int, no_ack: bool) -> Entry | None:
+    def basic_get(self, actor: int, no_ack: bool) -> Delivery | None:
         return None
 
     def when_readable(self, callback: Callable[[], None]) -> None:
         callback()
 
-    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
+    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, actor: int) -> None:
+        return None
+
+    def on_split(self, delivery: Delivery) -> None:
         return None
 
     def purge(self) -> int:
@@ -130,7 +130,7 @@ class ReplyQueue:
 
     def memory_bytes(self) -> int:
         """Bytes of replies that the consumer has not read."""
-        return sum([entry.message.header_size + entry.message.body_size for entry in self._waiting])
+        return sum([entry.message.content_size for entry in self._waiting])
 
     def header_bytes(self) -> int:
         return 0

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
 
 from leveret.broker import Action, Broker, messages
-from leveret.broker.messages import Delivery, QueueGetter
+from leveret.broker.messages import PolledMessage, QueueGetter
 from leveret.exchange import Exchange
 from leveret.http_admin.auth import AppBroker, CurrentUser, PathVhost
 from leveret.http_admin.commit import require_unblocked, until_committed
@@ -155,14 +155,14 @@ def _step_size(body_sizes: list[int]) -> int:
     return min(ROWS_PER_STEP, max(1, count))
 
 
-def _got_row(delivery: Delivery, body: GetBody) -> GotMessage:
-    message = delivery.entry.message
+def _got_row(polled: PolledMessage, body: GetBody) -> GotMessage:
+    message = polled.entry.message
     return {
         **payload_fields(message.body_in_pieces(), body.encoding, body.truncate),
-        "redelivered": delivery.entry.redelivered,
+        "redelivered": polled.entry.redelivered,
         "exchange": message.exchange,
         "routing_key": message.routing_key,
-        "message_count": delivery.ready_count,
+        "message_count": polled.ready_count,
         "properties": shown_properties(message.properties),
     }
 

@@ -12,7 +12,6 @@ import itertools
 import json
 import logging
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Protocol
@@ -228,72 +227,59 @@ class Broker:
 
     # Publishing --------------------------------------------------------------------------------
 
-    def enqueue_all(
-        self, plan: Plan, message: Message, confirms: ConfirmLedger | None = None
-    ) -> EnqueueResult:
-        """Enqueue a message in all targets of its plan; assigns the message id."""
-        message.id = next(self._message_ids)
-        message.keep = plan.keep
-        counters, size = self.counters, message.body_size
-        counters.published += 1
-        counters.published_bytes += size
-        counters.sizes[bisect_left(SIZE_BOUNDS, size)] += 1
-        exchange, targets = plan.exchange, plan.targets
-        exchange.published_in += 1
-        exchange.published_out += len(targets)
-        worst, mark_ready = EnqueueResult.ACCEPTED, self.scheduler.mark_ready
-        for target in targets:
-            result = target.enqueue(message)
-            if result is not EnqueueResult.ACCEPTED and worst is not EnqueueResult.REJECTED:
-                worst = result
-            if not target.dispatch_pending:
-                mark_ready(target)
-        if not targets and message.scan.persistent and plan.keep is not Keep.NOTHING:
-            write_content(self.store, message)
-            vhost = None if message.origin else self._maybe_vhost_of(exchange)
-            self.store.record(EventKind.UNROUTABLE, 0, message.id, message.origin, vhost)
-            self.scheduler.schedule()
-        if confirms is not None:
-            self.commit_waiters.confirm_when_committed(confirms, message, worst)
-        return worst
+    def enqueue(
+        self, plan: Plan, run: Run, confirms: ConfirmLedger | None = None
+    ) -> list[EnqueueResult] | None:
+        """Enqueue a run in all targets of its plan; assigns the message ids.
 
-    def enqueue_run(
-        self,
-        plan: Plan,
-        run: Run,
-        now_ms: int,
-        origin: int,
-        confirms: ConfirmLedger | None,
-    ) -> None:
-        """Enqueue several messages of one channel, and record them in its confirms."""
-        count, targets, sizes = len(run), plan.targets, run.body_sizes
-        run.ids = list(itertools.islice(self._message_ids, count))
-        run.time_ms, run.origin, run.keep = now_ms, origin, plan.keep
+        Returns the worst result of all targets per message; None if all are `ACCEPTED`.
+        """
+        ids, sizes, targets, counters = (
+            self._message_ids,
+            run.body_sizes,
+            plan.targets,
+            self.counters,
+        )
+        count = len(sizes)
+        run.ids = [next(ids)] if count == 1 else list(itertools.islice(ids, count))
+        run.keep = plan.keep
         if not run.is_packed:
             run.assign_messages()
-        self.counters.published += count
-        self.counters.published_bytes += sum(sizes)
-        for size, occurrences in Counter(sizes).items():
-            self.counters.sizes[bisect_left(SIZE_BOUNDS, size)] += occurrences
+        counters.published += count
+        counters.published_bytes += sum(sizes)
+        if count == 1 or sizes.count(sizes[0]) == count:
+            counters.sizes[bisect_left(SIZE_BOUNDS, sizes[0])] += count
+        else:
+            counters.count_sizes(sizes)
         plan.exchange.published_in += count
         plan.exchange.published_out += count * len(targets)
         results: list[EnqueueResult] | None = None
         for target in targets:
-            target_results = target.enqueue_run(run)
+            target_results = target.enqueue(run)
             if target_results is not None:
                 results = _worst(results, target_results)
             if not target.dispatch_pending:
                 self.scheduler.mark_ready(target)
+        if not targets and run.persistent and plan.keep is not Keep.NOTHING:
+            self._record_unroutable(plan.exchange, run)
         if confirms is not None:
-            self.commit_waiters.confirm_run_when_committed(confirms, run, results)
+            self.commit_waiters.confirm_when_committed(confirms, run, results)
+        return results
+
+    def _record_unroutable(self, exchange: Exchange, run: Run) -> None:
+        write_content(self.store, run)
+        vhost = None if run.origin else self._maybe_vhost_of(exchange)
+        self.store.record_many(EventKind.UNROUTABLE, 0, run.ids, run.origin, vhost)
+        self.scheduler.schedule()
 
     def enqueue_internal(self, targets: Sequence[Target], message: Message) -> None:
         """Enqueue a message that the broker itself makes; it does not count as published."""
         message.id = next(self._message_ids)
         message.time_ms = self.clock.wall_ms()
         message.keep = max((target.keep for target in targets), default=Keep.NOTHING)
+        run = Run.of([message])
         for target in targets:
-            target.enqueue(message)
+            target.enqueue(run)
             self.scheduler.mark_ready(target)
 
     def _maybe_vhost_of(self, exchange: Exchange) -> str | None:

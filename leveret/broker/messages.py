@@ -25,8 +25,10 @@ from leveret.broker.publishing.validation import (
 )
 from leveret.exchange import explain_route, route
 from leveret.model.message import Message
+from leveret.model.run import Run
 from leveret.model.store import UnreadableMessage
 from leveret.model.tables import Table
+from leveret.queues.delivery import Delivery
 from leveret.queues.entry import Entry, Outcome
 from leveret.queues.port import EnqueueResult, Queue
 
@@ -75,21 +77,23 @@ def publish(broker: Broker, vhost: VirtualHost, user: User, message: Message) ->
         firehose.on_published(broker, vhost, plan, message, client)
     message.time_ms = broker.clock.wall_ms()
     message.origin = broker.http_origin(vhost.name, user.name)
-    result = broker.enqueue_all(plan, message)
+    results = broker.enqueue(plan, Run.of([message]))
     if not plan.targets:
         broker.counters.dropped_unroutable += 1
         vhost.counters.dropped_unroutable += 1
     broker.scheduler.schedule()
-    return PublishResult(bool(plan.targets), result is not EnqueueResult.REJECTED, message.stored)
+    is_accepted = results is None or EnqueueResult.REJECTED not in results
+    return PublishResult(bool(plan.targets), is_accepted, message.stored)
 
 
 # Getting -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """A delivered entry, and the number of ready messages behind it."""
+class PolledMessage:
+    """A delivery of one entry, and the number of ready messages behind it."""
 
+    delivery: Delivery
     entry: Entry
     ready_count: int
 
@@ -109,66 +113,67 @@ class QueueGetter:
         wait: float = 0,
         is_disconnected: IsDisconnected | None = None,
         before_more: Callable[[], Awaitable[None]] | None = None,
-    ) -> list[Delivery]:
+    ) -> list[PolledMessage]:
         """Get up to `count` entries, unacknowledged; with `wait`, until there is at least one.
 
         If the client disconnects meanwhile, everything stays in the queue. After the first entry
         `before_more` is awaited, for example for a place in a concurrency limit.
         """
-        deliveries: list[Delivery] = []
+        got: list[PolledMessage] = []
         check = is_disconnected or _never
         try:
-            await self._get(1 if before_more else count, wait, check, deliveries)
-            if before_more and deliveries:
+            await self._get(1 if before_more else count, wait, check, got)
+            if before_more and got:
                 await before_more()
-                await self._get(count, 0, check, deliveries)
-            if deliveries and is_disconnected is not None and await is_disconnected():
-                self.settle(deliveries, Outcome.REQUEUE)
+                await self._get(count, 0, check, got)
+            if got and is_disconnected is not None and await is_disconnected():
+                self.settle(got, Outcome.REQUEUE)
                 return []
         except BaseException:
-            self.settle(deliveries, Outcome.REQUEUE)
+            self.settle(got, Outcome.REQUEUE)
             raise
-        if not deliveries:
+        if not got:
             self.broker.counters.get_empty += 1
-        return deliveries
+        return got
 
     async def _get(
         self,
         count: int,
         wait: float,
         is_disconnected: IsDisconnected,
-        deliveries: list[Delivery],
+        got: list[PolledMessage],
     ) -> None:
         queue, now = self.queue, asyncio.get_running_loop().time
         deadline, load_deadline = now() + wait, 0.0
-        size = sum(delivery.entry.message.body_size for delivery in deliveries)
+        size = sum(each.entry.message.body_size for each in got)
         readable = _ReadableEvent(queue)
         while (
-            len(deliveries) < count
+            len(got) < count
             and size < MAX_BODY_BYTES
             and self.vhost.queues.get(queue.name) is queue
         ):
-            entry = queue.basic_get(self.actor, no_ack=False)
+            delivery = queue.basic_get(self.actor, no_ack=False)
             self.broker.scheduler.schedule()
-            if entry is not None:
-                deliveries.append(Delivery(entry, queue.ready_count))
+            if delivery is not None:
+                (entry,) = delivery.entries()
+                got.append(PolledMessage(delivery, entry, queue.ready_count))
                 size += entry.message.body_size
                 load_deadline = 0.0
                 continue
             if queue.ready_count:
                 # Messages are ready, but their content has to be read from disk first.
                 load_deadline = load_deadline or now() + _LOAD_SECONDS
-            elif deliveries:
+            elif got:
                 return
             seconds_left = max(deadline, load_deadline) - now()
             if seconds_left <= 0 or await is_disconnected():
                 return
             await readable.wait(min(_POLL_SECONDS, seconds_left))
 
-    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome) -> None:
-        if deliveries:
-            entries = [delivery.entry for delivery in deliveries]
-            self.queue.settle(entries, outcome, self.actor)
+    def settle(self, got: Sequence[PolledMessage], outcome: Outcome) -> None:
+        if got:
+            deliveries = [each.delivery for each in got]
+            self.queue.settle(deliveries, outcome, self.actor)
             self.broker.scheduler.mark_ready(self.queue)
 
 

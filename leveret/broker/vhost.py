@@ -67,8 +67,6 @@ class Plan:
     permissions_revision: int
     """`Users.revision` at which the publisher's permissions were checked."""
     keep: Keep
-    takes_runs: bool = False
-    """Whether several messages may be enqueued at once: nothing else has to see each of them."""
 
 
 class TopologyListener(Protocol):
@@ -481,10 +479,7 @@ class VirtualHost:
         targets = self._resolve_targets(routed, keys, headers, walk)
         reusable = routed.reusable and not extra_keys and not self.tracing
         keep = max((target.keep for target in targets), default=self.keep_unroutable)
-        takes_runs = reusable and bool(targets)
-        return Plan(
-            self.version, exchange, targets, reusable, permissions_revision, keep, takes_runs
-        )
+        return Plan(self.version, exchange, targets, reusable, permissions_revision, keep)
 
     def _resolve_targets(
         self, routed: Route, keys: list[str], headers: Table, walk: Walk

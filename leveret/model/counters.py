@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 SIZE_BOUNDS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
@@ -28,6 +30,10 @@ class Counters:
     """Messages sent to a dead-letter exchange, by reason."""
     deleted_queues: list[int] = field(default_factory=lambda: [0] * 9)
     """The sums over deleted queues, in the order of a queue's own counters."""
+
+    def count_sizes(self, sizes: Iterable[int]) -> None:
+        for size in sizes:
+            self.sizes[bisect_left(SIZE_BOUNDS, size)] += 1
 
 
 @dataclass(slots=True)

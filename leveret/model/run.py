@@ -21,8 +21,8 @@ class Run:
     """`ids` is empty until the run is routed. A run has at least one message."""
 
     __slots__ = (
-        "_messages", "address", "body_sizes", "channel", "frames", "header_sizes", "ids",
-        "is_stored", "keep", "origin", "persistent", "scan", "time_ms",
+        "_longest_frame", "_messages", "address", "body_sizes", "channel", "frames",
+        "header_sizes", "ids", "is_stored", "keep", "origin", "persistent", "scan", "time_ms",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +48,7 @@ class Run:
         self.keep = Keep.NOTHING
         self.is_stored = False
         """Whether the content is in the store; single messages know it themselves."""
+        self._longest_frame = 0
         self._messages: list[Message] | None = None
 
     @staticmethod
@@ -83,18 +84,6 @@ class Run:
         return self._messages is None
 
     @property
-    def message_ids(self) -> Sequence[int]:
-        """The ids of its messages, even if those were routed one by one."""
-        if self._messages is not None:
-            return [message.id for message in self._messages]
-        return self.ids
-
-    @property
-    def large_body(self) -> LargeBody | None:
-        """The body of a message that is alone in its run, if it is large."""
-        return None if self._messages is None else self._messages[0].large_body
-
-    @property
     def content_size(self) -> int:
         """Bytes of all headers and bodies."""
         if self._messages is not None:
@@ -105,24 +94,7 @@ class Run:
     def messages(self) -> list[Message]:
         """The single messages, made when they are first needed."""
         if self._messages is None:
-            address, channel, is_stored = self.address, self.channel, self.is_stored
-            time_ms, origin, keep = self.time_ms, self.origin, self.keep
-            known, found = self.frames[-1][19 : 7 + self.header_sizes[-1]], self.scan
-            self._messages = made = []
-            sizes = zip(self.header_sizes, self.body_sizes, strict=True)
-            ids = self.ids or repeat(0)
-            for frames, (header_size, body_size), message_id in zip(
-                self.frames, sizes, ids, strict=False
-            ):
-                properties = frames[19 : 7 + header_size]
-                if properties != known:
-                    known, found = properties, scan(properties)
-                message = Message.__new__(Message)
-                message.address, message.channel, message.frames = address, channel, frames
-                message.header_size, message.body_size = header_size, body_size
-                message.id, message.time_ms, message.origin = message_id, time_ms, origin
-                message.scan, message.keep, message.stored = found, keep, is_stored
-                made.append(message)
+            self._messages = self.make_messages(slice(0, len(self)))
         return self._messages
 
     def mark_stored(self) -> None:
@@ -137,12 +109,42 @@ class Run:
         for message in self._messages or ():
             message.time_ms += milliseconds
 
-    def read_assignments(self) -> None:
-        """Take over what its messages were assigned, if they were routed one by one."""
+    def make_messages(self, part: slice) -> list[Message]:
+        """The single messages of a part. If the run is packed, it stays so: they are new."""
         if self._messages is not None:
-            first = self._messages[0]
-            self.ids = [message.id for message in self._messages]
-            self.time_ms, self.origin, self.keep = first.time_ms, first.origin, first.keep
+            return self._messages[part]
+        address, channel, is_stored = self.address, self.channel, self.is_stored
+        time_ms, origin, keep = self.time_ms, self.origin, self.keep
+        known, found = self.frames[-1][19 : 7 + self.header_sizes[-1]], self.scan
+        made: list[Message] = []
+        sizes = zip(self.header_sizes[part], self.body_sizes[part], strict=True)
+        ids = self.ids[part] or repeat(0)
+        for frames, (header_size, body_size), message_id in zip(
+            self.frames[part], sizes, ids, strict=False
+        ):
+            properties = frames[19 : 7 + header_size]
+            if properties != known:
+                known, found = properties, scan(properties)
+            message = Message.__new__(Message)
+            message.address, message.channel, message.frames = address, channel, frames
+            message.header_size, message.body_size = header_size, body_size
+            message.id, message.time_ms, message.origin = message_id, time_ms, origin
+            message.scan, message.keep, message.stored = found, keep, is_stored
+            made.append(message)
+        return made
+
+    def copy(self, part: slice) -> Run:
+        """A run of a part of its messages, which keeps none of the others in memory."""
+        made = Run.__new__(Run)
+        made.address, made.channel = self.address, self.channel
+        made.frames, made.ids = self.frames[part], self.ids[part]
+        made.header_sizes, made.body_sizes = self.header_sizes[part], self.body_sizes[part]
+        made.persistent, made.is_stored = self.persistent, self.is_stored
+        made.time_ms, made.origin, made.keep = self.time_ms, self.origin, self.keep
+        made.scan = scan(made.frames[-1][19 : 7 + made.header_sizes[-1]])
+        made._longest_frame = self._longest_frame
+        made._messages = None if self._messages is None else self._messages[part]
+        return made
 
     def assign_messages(self) -> None:
         """Tell the single messages what the run has been assigned."""
@@ -156,23 +158,35 @@ class Run:
         ends = [7 + size for size in self.header_sizes]
         return max(map(bytes.find, self.frames, repeat(name), repeat(19), ends)) >= 0
 
-    def frames_for(self, channel: int, frame_max: int) -> list[bytes] | None:
-        """The content frames of a packed run for a channel; None if a frame is too long for it.
+    @property
+    def large_body(self) -> LargeBody | None:
+        """That of a large message, which is always alone."""
+        return None if self._messages is None else self._messages[0].large_body
 
-        Frames for another channel replace those of this one, so that a fanout makes them once.
+    @property
+    def longest_frame(self) -> int:
+        """The length of its longest frame."""
+        if self._longest_frame == 0:
+            longest = max(max(self.body_sizes), max(self.header_sizes))
+            self._longest_frame = longest + FRAME_OVERHEAD
+        return self._longest_frame
+
+    def frames_for(self, part: slice, channel: int) -> list[bytes]:
+        """The content frames of a part for a channel, which must allow frames of this length.
+
+        Frames of the whole run replace those of this one, so that a fanout makes them once.
         """
-        if max(self.body_sizes) + FRAME_OVERHEAD > frame_max or (
-            max(self.header_sizes) + FRAME_OVERHEAD > frame_max
-        ):
-            return None
-        if channel != self.channel:
-            number = channel.to_bytes(2, "big")
-            self.frames = [
-                _with_channel(frames, number, header_size)
-                for frames, header_size in zip(self.frames, self.header_sizes, strict=True)
-            ]
-            self.channel = channel
-        return self.frames
+        contents = self.frames[part]
+        if channel == self.channel:
+            return contents
+        number = channel.to_bytes(2, "big")
+        contents = [
+            _with_channel(frames, number, header_size)
+            for frames, header_size in zip(contents, self.header_sizes[part], strict=True)
+        ]
+        if len(contents) == len(self.frames):
+            self.frames, self.channel = contents, channel
+        return contents
 
 
 def _with_channel(frames: bytes, channel: bytes, header_size: int) -> bytes:

@@ -291,14 +291,16 @@ class LeveretBroker(ThreadedBroker):
 def _recording_connection(broker: LeveretBroker) -> type[AmqpConnection]:
     class RecordingChannel(Channel):
         def on_publish(self, publish: Publish, run: Run) -> None:
-            for message in run.messages:  # several at once would bypass `enqueue`
-                super().on_publish(publish, Run.of([message]))
+            publish.plan = None  # messages with a known plan would not pass `enqueue`
+            super().on_publish(publish, run)
 
-        def enqueue(self, mandatory: bool, plan: Plan, message: Message) -> None:
-            if broker._accept(self, message):
-                super().enqueue(mandatory, plan, message)
-            elif self.confirms is not None:
-                self.confirms.rejected()
+        def enqueue(self, mandatory: bool, plan: Plan, run: Run) -> None:
+            for message in run.messages:
+                if broker._accept(self, message):
+                    super().enqueue(mandatory, plan, Run.of([message]))
+                elif self.confirms is not None:
+                    self.confirms.rejected()
+            run.ids = [message.id for message in run.messages]
 
     class RecordingConnection(AmqpConnection):
         channel_type = RecordingChannel

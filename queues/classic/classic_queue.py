@@ -25,7 +25,7 @@ import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from leveret.model.definitions import QueueDefinition
@@ -59,15 +59,10 @@ from leveret.queues.classic.limits import (
 )
 from leveret.queues.classic.ready import Ready, make_ready, take_in_turn
 from leveret.queues.classic.round_robin import RoundRobin
+from leveret.queues.classic.unacked import Unacked
 from leveret.queues.counters import QueueCounters
-from leveret.queues.entry import (
-    Entry,
-    Outcome,
-    RunPart,
-    by_id,
-    estimate_header_bytes,
-    stored_ids,
-)
+from leveret.queues.delivery import Delivery
+from leveret.queues.entry import Entry, Outcome, RunPart, estimate_header_bytes, stored_ids
 from leveret.queues.options import Overflow, options_of
 from leveret.queues.port import (
     MESSAGE_OVERHEAD,
@@ -86,7 +81,7 @@ log = logging.getLogger("leveret.queues")
 MAX_DELIVERED_PER_TICK = 1000
 """The rest waits for the next tick: this is a millisecond or two of work."""
 READ_RETRY_MS = 1_000
-MAX_AGE_SAMPLE = 10_000
+_ACCEPTED = (EnqueueResult.ACCEPTED,)
 
 
 def _nothing(*arguments: object) -> None:
@@ -115,7 +110,7 @@ class QueueCallbacks:
 
 
 class ClassicQueue:
-    """`ready_bytes` and `unacked_bytes` are the body bytes of `ready` and `unacked`.
+    """`ready_bytes` are the body bytes of `ready`.
 
     After a restart, persistent messages up to `_recovered_to` are read back, and those up to
     `_redelivered_to` are marked as redelivered.
@@ -152,8 +147,7 @@ class ClassicQueue:
         self._set_options({})
         self.ready: Ready = make_ready(self.options.max_priority)
         self.ready_bytes = 0
-        self.unacked: dict[int, Entry] = {}
-        self.unacked_bytes = 0
+        self.unacked = Unacked()
         self.backlog = DiskBacklog(callbacks.open_spill)
         # The next message by priority is known only if everything is in memory.
         in_memory = self.options.max_priority is not None or (
@@ -189,6 +183,10 @@ class ClassicQueue:
     @property
     def unacked_count(self) -> int:
         return len(self.unacked)
+
+    @property
+    def unacked_bytes(self) -> int:
+        return self.unacked.bytes
 
     @property
     def message_bytes(self) -> int:
@@ -268,61 +266,50 @@ class ClassicQueue:
 
     # Enqueue -----------------------------------------------------------------------------------
 
-    def enqueue(self, message: Message) -> EnqueueResult:
-        self.counters.published += 1
-        if self._is_plain and message.scan.expiration is None:
-            self._append(message, 0)
-            return EnqueueResult.ACCEPTED
+    def enqueue(self, run: Run) -> list[EnqueueResult] | None:
+        """A message with an expiration of its own is alone in its run."""
+        expires_ms, is_plain = 0, self._is_plain and run.scan.expiration is None
+        if not is_plain:
+            if len(run) > 1:
+                runs = [Run.of([message]) for message in run.messages]
+                return [result for each in runs for result in self.enqueue(each) or _ACCEPTED]
+            message = run.messages[0]
+            refusal = self._maybe_refusal(message)
+            if refusal is not None:
+                self.counters.published += 1
+                return [refusal]
+            expires_ms = expiry_of(self.options, message)
+        sizes = run.body_sizes
+        self.counters.published += len(sizes)
+        full = len(self.ready) >= self._window or self.ready_bytes >= self._window_bytes
+        if full or self.backlog:
+            self._append_to_backlog(run)
+        else:
+            if self.journal is not None:
+                self.journal.record_enqueued(run)
+            self.ready.append_run(run, expires_ms)
+            self.ready_bytes += sum(sizes)
+        if not is_plain:
+            self._after_enqueue(run.messages[0])
+        return None
+
+    def _maybe_refusal(self, message: Message) -> EnqueueResult | None:
+        """The result for a message that is not enqueued: a duplicate, or one too many."""
         if self.dedup is not None and self.dedup.detect_duplicate(message):
             return EnqueueResult.ACCEPTED_ON_COMMIT
         if self._rejects(message) and self._rejects_after_delivery(message):
             if self.options.overflow is Overflow.REJECT_PUBLISH_DLX:
                 self._callbacks.dead_letter(self, [message], DeathReason.MAXLEN)
             return EnqueueResult.REJECTED
-        self._append(message, expiry_of(self.options, message))
+        return None
+
+    def _after_enqueue(self, message: Message) -> None:
         if self.dedup is not None:
             self.dedup.remember(message)
         # Messages that consumers can take are not surplus, and dead-lettering may fill another
         # queue that dead-letters: both wait for the end of the tick.
         if not self._consumers and self.options.dead_letter_exchange is None:
             self._drop_surplus()
-        return EnqueueResult.ACCEPTED
-
-    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
-        """No message of a run has an expiration of its own."""
-        if not self._is_plain:
-            return [self.enqueue(message) for message in run.messages]
-        self.counters.published += len(run)
-        full = len(self.ready) >= self._window or self.ready_bytes >= self._window_bytes
-        if full or self.backlog:
-            self._append_to_backlog(run)
-            return None
-        journal = self.journal
-        if journal is not None:
-            if run.persistent:
-                journal.record_enqueued_run(run)
-            elif journal.keep is not Keep.NOTHING:
-                for message in run.messages:
-                    journal.record_transient(message)
-        self.ready.append_run(run)
-        self.ready_bytes += sum(run.body_sizes)
-        return None
-
-    def _append(self, message: Message, expires_ms: int) -> None:
-        size = message.body_size
-        full = len(self.ready) >= self._window or self.ready_bytes >= self._window_bytes
-        if full or self.backlog:
-            self._append_to_backlog(Run.of([message]))
-            return
-        if self.journal is not None:
-            if message.scan.persistent:
-                self.journal.record_enqueued(message)
-            else:
-                self.journal.record_transient(message)
-        entry = Entry(message)
-        entry.expires_ms = expires_ms
-        self.ready.append(entry)
-        self.ready_bytes += size
 
     def _append_to_backlog(self, run: Run) -> None:
         """Messages that need not survive a restart, nor be kept as history, go to spill files."""
@@ -332,7 +319,7 @@ class ClassicQueue:
         ):
             self.backlog.spill(run.messages, run.body_sizes)
         else:
-            journal.record_enqueued_run(run)
+            journal.record_enqueued(run, is_kept=True)
             self.backlog.append_run(run)
 
     # Limits ------------------------------------------------------------------------------------
@@ -400,25 +387,11 @@ class ClassicQueue:
         self, entries: Sequence[Entry], kind: EventKind, reason: DeathReason, actor: int = 0
     ) -> None:
         """Dead-letter or drop entries that are no longer in `ready` or `unacked`."""
-        stuck = self.dead_letterer.dispose(self, entries, Cause(kind, reason, actor))
-        if stuck:
-            self._add_unacked(stuck)
+        self.dead_letterer.dispose(self, entries, Cause(kind, reason, actor))
 
     def _retry_stuck(self) -> None:
-        due = self.dead_letterer.take_due()
-        for entries in due.values():
-            self._remove_unacked(entries)
-        for (kind, reason, actor), entries in due.items():
+        for (kind, reason, actor), entries in self.dead_letterer.take_due(self).items():
             self._dispose(entries, kind, reason, actor)
-
-    def _add_unacked(self, entries: Sequence[Entry]) -> None:
-        self.unacked.update([(entry.id, entry) for entry in entries])
-        self.unacked_bytes += sum([entry.message.body_size for entry in entries])
-
-    def _remove_unacked(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            del self.unacked[entry.id]
-        self.unacked_bytes -= sum([entry.message.body_size for entry in entries])
 
     # Dispatch ----------------------------------------------------------------------------------
 
@@ -476,6 +449,8 @@ class ClassicQueue:
                 if len(able) == 1 and not able[0][0].takes_turns:
                     consumer, credit = able[0]
                     self._deliver(consumer, ready.take(credit, last_id))
+                    if not single and len(consumers) > 1:
+                        consumers.rotate_past(consumer)
                 elif any(consumer.shares_credit for consumer, _ in able):
                     consumer = able[0][0]
                     self._deliver(consumer, ready.take(1, last_id))
@@ -490,10 +465,9 @@ class ClassicQueue:
             self._is_delivering = False
 
     def _deliver_in_turn(self, able: list[tuple[Consumer, int]], last_id: int) -> None:
-        batches, last_consumer = take_in_turn(self.ready, able, last_id)
-        for (consumer, _), entries in zip(able, batches, strict=True):
-            if entries:
-                self._deliver(consumer, entries)
+        taken, last_consumer = take_in_turn(self.ready, able, last_id)
+        for (consumer, _), messages in zip(able, taken, strict=False):
+            self._deliver(consumer, messages)
         self._consumers.rotate_past(last_consumer)
 
     def _last_deliverable_id(self) -> int:
@@ -513,46 +487,24 @@ class ClassicQueue:
         self._callbacks.mark_ready(self)
 
     def _deliver(self, consumer: Consumer, taken: list[Entry] | RunPart) -> None:
-        if isinstance(taken, RunPart):
-            if consumer.no_ack and self.tap is None:
-                self._deliver_part(consumer, taken)
-                return
-            entries = taken.entries()
-        else:
-            entries = taken
-        if self.journal is not None:
-            self.journal.record_delivered(entries, consumer.actor)
-        self._move_delivered(entries, consumer.no_ack, consumer.actor)
-        self.counters.delivered(entries, consumer.no_ack)
-        consumer.deliver(self, entries)
-        if self.tap is not None:
-            self.tap(self, entries, consumer)
-
-    def _deliver_part(self, consumer: Consumer, part: RunPart) -> None:
-        """Deliver messages that are settled by it: nothing looks at single ones."""
-        if self.journal is not None:
-            ids = part.stored_ids
-            self.journal.record_first_delivered(part.last_id, ids, consumer.actor)
-            self.journal.record_settled(EventKind.ACKED, ids, consumer.actor)
-        self.ready_bytes -= part.body_bytes
-        self.counters.delivered_no_ack += len(part)
-        consumer.deliver_part(self, part)
-
-    def _move_delivered(self, entries: Sequence[Entry], no_ack: bool, actor: int) -> None:
-        """Entries taken from `ready` are unacknowledged now, or settled if no ack is expected."""
-        size = sum([entry.message.body_size for entry in entries])
+        """Messages taken from `ready` are unacknowledged, or settled if no ack is expected."""
+        delivery, journal = Delivery(self, consumer, taken), self.journal
+        size, no_ack = delivery.body_bytes, consumer.no_ack
+        if journal is not None:
+            journal.record_delivered(delivery, consumer.actor)
+            if no_ack:
+                journal.record_settled(EventKind.ACKED, delivery.stored_ids, consumer.actor)
         self.ready_bytes -= size
         if not no_ack:
-            self.unacked_bytes += size
-            unacked = self.unacked
-            for entry in entries:
-                unacked[entry.id] = entry
-        elif self.journal is not None:
-            self.journal.record_settled(EventKind.ACKED, stored_ids(entries), actor)
+            self.unacked.add(delivery, size)
+        self.counters.delivered(delivery, no_ack)
+        consumer.deliver(delivery)
+        if self.tap is not None:
+            self.tap(self, delivery.entries(), consumer)
 
     # basic.get ---------------------------------------------------------------------------------
 
-    def basic_get(self, actor: int, no_ack: bool) -> Entry | None:
+    def basic_get(self, actor: int, no_ack: bool) -> Delivery | None:
         self._reset_expiry()
         self.deliver_pending()
         is_deliverable = self._expire_head()
@@ -567,14 +519,19 @@ class ClassicQueue:
         entry = self.ready.popleft()
         if self.options.is_quorum and not entry.delivery_count:
             entry.stamp_delivery_count()  # RabbitMQ sends 0 with basic.get, nothing to consumers
+        delivery, size = Delivery(self, None, [entry]), entry.message.body_size
         if self.journal is not None:
             self.journal.record_got(entry, actor)
-        self._move_delivered([entry], no_ack, actor)
+            if no_ack:
+                self.journal.record_settled(EventKind.ACKED, delivery.stored_ids, actor)
+        self.ready_bytes -= size
+        if not no_ack:
+            self.unacked.add(delivery, size)
         self.counters.got(entry, no_ack)
         if self.tap is not None:
             self.tap(self, [entry], None)
         self._read_ahead(is_wanted=True)
-        return entry
+        return delivery
 
     def when_readable(self, callback: Callable[[], None]) -> None:
         self._get_waiters.append(callback)
@@ -586,21 +543,27 @@ class ClassicQueue:
 
     # Settle ------------------------------------------------------------------------------------
 
-    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
-        unacked = self.unacked
-        settled = [entry for entry in entries if unacked.pop(entry.id, None) is not None]
+    def on_split(self, delivery: Delivery) -> None:
+        self.unacked.add_split(delivery)
+
+    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, actor: int) -> None:
+        settled = [delivery for delivery in deliveries if self.unacked.remove(delivery)]
         if not settled or self.is_closed:
             return
-        self.unacked_bytes -= sum([entry.message.body_size for entry in settled])
         if outcome is Outcome.ACK:
-            self.counters.acked += len(settled)
+            for delivery in settled:
+                self.counters.acked += delivery.count
             if self.journal is not None:
-                ids = [entry.id for entry in settled if entry.message.stored]
+                ids = settled[0].stored_ids
+                if len(settled) > 1:
+                    ids = [number for delivery in settled for number in delivery.stored_ids]
                 self.journal.record_settled(EventKind.ACKED, ids, actor)
-        elif outcome is Outcome.REQUEUE:
-            self._requeue(settled, actor)
+            return
+        entries = [entry for delivery in settled for entry in delivery.entries()]
+        if outcome is Outcome.REQUEUE:
+            self._requeue(entries, actor)
         else:
-            self._dispose(settled, outcome.value, DeathReason.REJECTED, actor)
+            self._dispose(entries, outcome.value, DeathReason.REJECTED, actor)
 
     def _requeue(self, entries: list[Entry], actor: int) -> None:
         over_limit: list[Entry] = []
@@ -625,8 +588,7 @@ class ClassicQueue:
         return limit is not None and entry.delivery_count > limit
 
     def purge(self) -> int:
-        stuck = self.dead_letterer.clear()
-        self._remove_unacked(stuck)
+        stuck = self.dead_letterer.clear(self)
         count = self.ready_count + len(stuck)
         ids = array("Q", self.ready.stored_ids() + stored_ids(stuck))
         ids.extend(self.backlog.clear())
@@ -652,15 +614,16 @@ class ClassicQueue:
         if self.dedup is not None:
             self.dedup.clear()
         if self.journal is not None:
-            ids = stored_ids(self.unacked.values()) + self.ready.stored_ids()
+            ids = self.unacked.stored_ids() + self.ready.stored_ids()
             ids += self.backlog.stored().ids
             self.journal.record_settled(EventKind.QUEUE_DELETED, ids)
         for consumer in list(self._consumers):
             self._consumers.remove(consumer)
             consumer.cancelled()
         self.ready.clear()
+        self.dead_letterer.clear(self)
         self.unacked.clear()
-        self.ready_bytes = self.unacked_bytes = 0
+        self.ready_bytes = 0
         self.backlog.clear()
         self._call_get_waiters()
         self._exclusive_consumer = None  # no reference cycle: a deleted queue is freed at once
@@ -791,9 +754,7 @@ class ClassicQueue:
 
     def live(self) -> LiveMessages:
         """Every message that must survive a restart, unacknowledged ones included, by id."""
-        unacked = [entry for entry in self.unacked.values() if entry.message.scan.persistent]
-        in_memory = [(entry.id, entry.message.body_size) for entry in unacked]
-        in_memory += self.ready.persistent()
+        in_memory = [*self.unacked.persistent(), *self.ready.persistent()]
         in_memory.sort()
         ids = array("Q", [message_id for message_id, _ in in_memory])
         sizes = array("I", [size for _, size in in_memory])
@@ -808,7 +769,7 @@ class ClassicQueue:
             return ()
         attempts = dict(self._recovered_delivery_counts)
         attempts |= self.ready.delivery_counts()
-        attempts |= {entry.id: entry.delivery_count + 1 for entry in self.unacked.values()}
+        attempts |= self.unacked.delivery_counts()
         groups: dict[int, list[int]] = {}
         for message_id in sorted(attempts):
             groups.setdefault(attempts[message_id], []).append(message_id)
@@ -822,7 +783,7 @@ class ClassicQueue:
     def stats(self) -> QueueStats:
         return QueueStats(
             self.message_bytes,
-            self.unacked_bytes,
+            self.unacked.bytes,
             len(self.ready),
             self.ready_bytes,
             len(self.backlog),
@@ -833,30 +794,26 @@ class ClassicQueue:
         return self.ready.first_time_ms if self.ready else None
 
     def oldest_unacked_ms(self) -> int | None:
-        """Bounded work: only the messages that were delivered first are compared."""
-        if not self.unacked:
-            return None
-        entries = islice(self.unacked.values(), MAX_AGE_SAMPLE)
-        return min(entry.message.time_ms for entry in entries)
+        return self.unacked.oldest_ms()
 
     def memory_bytes(self) -> int:
         count = len(self.ready) + len(self.unacked)
-        size = self.ready_bytes + self.unacked_bytes + count * MESSAGE_OVERHEAD
+        size = self.ready_bytes + self.unacked.bytes + count * MESSAGE_OVERHEAD
         files = self.backlog.files
         return size if files is None else size + files.memory_bytes
 
     def header_bytes(self) -> int:
         if not self.ready and not self.unacked:
             return 0
-        unacked = (entry.message.header_size for entry in self.unacked.values())
         ready = estimate_header_bytes(len(self.ready), self.ready.header_sizes())
-        return ready + estimate_header_bytes(len(self.unacked), unacked)
+        return ready + estimate_header_bytes(len(self.unacked), self.unacked.header_sizes())
 
     def peek(self, offset: int, count: int) -> PeekedMessages:
-        unacked = sorted(self.unacked.values(), key=by_id)
-        entries = list(islice(chain(unacked, self.ready), offset, offset + count))
-        unacked_count = max(0, min(len(unacked) - offset, len(entries)))
-        start = max(0, offset - len(unacked) - len(self.ready))
+        entries = self.unacked.entries(offset, count)
+        unacked_count = len(entries)
+        start = max(0, offset - len(self.unacked))
+        entries += islice(self.ready, start, start + count - unacked_count)
+        start = max(0, start - len(self.ready))
         missing = count - len(entries)
         disk_ids = self.backlog.ids(start, missing)
         redelivered_to = self._redelivered_to
@@ -887,8 +844,22 @@ class ClassicQueue:
             self._callbacks.mark_ready(self)
 
 
-def write_content(store: Store, message: Message) -> None:
-    """Append a message's content to the batch: once, however many queues it goes to."""
+def write_content(store: Store, run: Run) -> None:
+    """Append the content of a run to the batch: once, however many queues it goes to."""
+    if not run.is_packed:
+        for message in run.messages:
+            write_message(store, message)
+    elif not run.is_stored:
+        store.append(run)
+        run.is_stored = True
+        if run.keep is not Keep.NOTHING:
+            store.record_many(EventKind.PUBLISHED, 0, run.ids, run.origin)
+
+
+def write_message(store: Store, message: Message) -> None:
+    """`write_content` for a message that was made."""
+    if message.stored:
+        return
     if message.large_body is not None:
         write_parts(store, message.large_body)
     message.stored = True
@@ -926,45 +897,19 @@ class Journal:
 
     # Messages that enter and leave the queue ---------------------------------------------------
 
-    def record_enqueued(self, message: Message) -> None:
-        """The message will survive a restart."""
-        self._dirty = True
-        if not message.stored:
-            write_content(self._store, message)
-        self._store.record(
-            EventKind.ENQUEUED, self.queue_id, message.id, message.origin, None, message.body_size
-        )
-
-    def record_enqueued_run(self, run: Run) -> None:
-        """The messages of the run will survive a restart."""
-        self._dirty = True
-        store = self._store
-        if not run.is_packed:
-            for message in run.messages:
-                if not message.stored:
-                    write_content(store, message)
-        elif not run.is_stored:
-            store.append(run)
-            run.is_stored = True
-            if run.keep is not Keep.NOTHING:
-                store.record_many(EventKind.PUBLISHED, 0, run.ids, run.origin)
+    def record_enqueued(self, run: Run, is_kept: bool = False) -> None:
+        """Persistent messages will survive a restart. Others are in memory only unless `is_kept`,
+        and are recorded if history is kept."""
         kind = EventKind.ENQUEUED
-        store.record_many(kind, self.queue_id, run.ids, run.origin, None, run.body_sizes)
-
-    def record_transient(self, message: Message) -> None:
-        """The message is in memory only, but is recorded if history is kept."""
-        if self.keep is Keep.NOTHING:
+        if run.persistent or is_kept:
+            self._dirty = True
+        elif self.keep is Keep.NOTHING:
             return
-        if not message.stored:
-            write_content(self._store, message)
-        self._store.record(
-            EventKind.ENQUEUED_TRANSIENT,
-            self.queue_id,
-            message.id,
-            message.origin,
-            None,
-            message.body_size,
-        )
+        else:
+            kind = EventKind.ENQUEUED_TRANSIENT
+        write_content(self._store, run)
+        sizes = run.body_sizes
+        self._store.record_many(kind, self.queue_id, run.ids, run.origin, None, sizes)
 
     def record_settled(
         self, kind: EventKind, ids: Sequence[int], actor: int = 0, detail: str | None = None
@@ -973,25 +918,18 @@ class Journal:
             self._dirty = True
             self._store.record_many(kind, self.queue_id, ids, actor, detail)
 
-    def record_first_delivered(self, last_id: int, ids: Sequence[int], actor: int) -> None:
-        """Messages up to `last_id` are delivered for the first time; `ids` are in the store."""
-        if last_id > self.lease.highest_delivered:
-            self.lease.highest_delivered = last_id
-        if self.keep is not Keep.NOTHING or self.counts_deliveries:
-            self._store.record_many(EventKind.DELIVERED, self.queue_id, ids, actor)
-
-    def record_delivered(self, entries: Sequence[Entry], actor: int) -> None:
-        last_id = max([entry.id for entry in entries])  # a priority queue's are not in order
+    def record_delivered(self, delivery: Delivery, actor: int) -> None:
+        last_id = delivery.last_id
         if last_id > self.lease.highest_delivered:
             self.lease.highest_delivered = last_id
         if self.keep is Keep.NOTHING and not self.counts_deliveries:
             return
-        first = [entry.id for entry in entries if not entry.redelivered and entry.message.stored]
-        again = [entry for entry in entries if entry.redelivered and entry.message.stored]
-        if first:
-            self._store.record_many(EventKind.DELIVERED, self.queue_id, first, actor)
-        if again:
-            self._record_redelivered(again, actor)
+        first = delivery.stored_ids
+        if delivery.part is None:
+            entries = [entry for entry in delivery.entries() if entry.message.stored]
+            first = [entry.id for entry in entries if not entry.redelivered]
+            self._record_redelivered([entry for entry in entries if entry.redelivered], actor)
+        self._store.record_many(EventKind.DELIVERED, self.queue_id, first, actor)
 
     def _record_redelivered(self, entries: Sequence[Entry], actor: int) -> None:
         by_attempt: dict[str | None, list[int]] = {}

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from leveret.model.history import EventKind
+from leveret.queues.delivery import Delivery
 from leveret.queues.entry import Entry, stored_ids
 from leveret.queues.port import DeathReason
 
@@ -39,7 +40,8 @@ class DeadLetterer:
 
     def __init__(self, callbacks: QueueCallbacks) -> None:
         self._callbacks = callbacks
-        self.stuck: list[tuple[Cause, Entry]] = []
+        self.stuck: list[tuple[Cause, Delivery]] = []
+        """Each of them is one message."""
         self.retry_ms = 0
 
     @property
@@ -47,37 +49,42 @@ class DeadLetterer:
         """Whether so many messages are stuck that no more are taken from the queue's head."""
         return len(self.stuck) >= MAX_STUCK
 
-    def dispose(self, queue: ClassicQueue, entries: Sequence[Entry], cause: Cause) -> list[Entry]:
-        """Dead-letter or drop entries that have left the queue, and return those that got stuck."""
+    def dispose(self, queue: ClassicQueue, entries: Sequence[Entry], cause: Cause) -> None:
+        """Dead-letter or drop entries that have left the queue; those that get stuck return."""
         kind, reason, actor = cause
         detail = None
-        stuck: list[Entry] = []
         target = queue.options.dead_letter_exchange
         if target is not None:
             messages = [entry.message for entry in entries]
             rejected = self._callbacks.dead_letter(queue, messages, reason)
             if rejected:
-                stuck = [entry for entry in entries if entry.id in rejected]
+                self._keep(queue, [entry for entry in entries if entry.id in rejected], cause)
                 entries = [entry for entry in entries if entry.id not in rejected]
-                self.stuck += [(cause, entry) for entry in stuck]
-                self.retry_ms = self._callbacks.now_ms() + RETRY_MS
-                self._callbacks.wake_at(self.retry_ms, queue)
             kind, detail = EventKind.DEAD_LETTERED, f"{reason} to '{target}'"
         if queue.journal is not None:
             queue.journal.record_settled(kind, stored_ids(entries), actor, detail)
-        return stuck
 
-    def take_due(self) -> dict[Cause, list[Entry]]:
+    def _keep(self, queue: ClassicQueue, entries: Sequence[Entry], cause: Cause) -> None:
+        for entry in entries:
+            delivery = Delivery(queue, None, [entry])
+            self.stuck.append((cause, delivery))
+            queue.unacked.add(delivery, entry.message.body_size)
+        self.retry_ms = self._callbacks.now_ms() + RETRY_MS
+        self._callbacks.wake_at(self.retry_ms, queue)
+
+    def take_due(self, queue: ClassicQueue) -> dict[Cause, list[Entry]]:
         """Remove and return the stuck entries by cause, if it is time to try them again."""
         if not self.stuck or self._callbacks.now_ms() < self.retry_ms:
             return {}
         groups: dict[Cause, list[Entry]] = {}
-        for cause, entry in self.stuck:
-            groups.setdefault(cause, []).append(entry)
-        self.stuck = []
+        for cause, delivery in self.stuck:
+            groups.setdefault(cause, []).extend(delivery.entries())
+        self.clear(queue)
         return groups
 
-    def clear(self) -> list[Entry]:
+    def clear(self, queue: ClassicQueue) -> list[Entry]:
         """Remove and return all stuck entries."""
         stuck, self.stuck = self.stuck, []
-        return [entry for _, entry in stuck]
+        for _, delivery in stuck:
+            queue.unacked.remove(delivery)
+        return [entry for _, delivery in stuck for entry in delivery.entries()]

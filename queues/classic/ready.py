@@ -13,12 +13,15 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from leveret.model.run import Run
-from leveret.queues.entry import Entry, RunPart, by_id, stored_ids
+from leveret.queues.entry import Entry, RunPart, by_id, entries_of, stored_ids
 from leveret.queues.port import Consumer
 
 MAX_INSERTED, MIN_DISTANCE = 64, 64
 """Up to `MAX_INSERTED` entries that belong more than `MIN_DISTANCE` places each from the front are
 inserted one by one: `deque.insert` moves as many entries, but without a Python step for each."""
+
+MIN_DEALT = 4
+"""Fewer messages of a run per consumer are dealt out as entries, which takes no longer."""
 
 BATCH_BYTES = 128 * 1024
 BYTES_PER_MESSAGE = 100
@@ -66,26 +69,21 @@ class FifoReady:
         """The first entry, which stays."""
         first = self._items[0]
         if isinstance(first, RunPart):
-            entry = self._pop_of_run(first)
-            self._items.appendleft(entry)
-            return entry
+            first = self._pop_of_run(first)
+            self._items.appendleft(first)
         return first
 
     def append(self, entry: Entry) -> None:
         self._items.append(entry)
         self._count += 1
 
-    def extend(self, entries: Sequence[Entry]) -> None:
-        self._items.extend(entries)
-        self._count += len(entries)
-
-    def append_run(self, run: Run) -> None:
-        """All messages of a run; none of them expires."""
-        if run.is_packed:
+    def append_run(self, run: Run, expires_ms: int = 0) -> None:
+        """All messages of a run, which expire at the same time (0: never)."""
+        if run.is_packed and not expires_ms:
             self._items.append(RunPart(run, 0, len(run)))
-            self._count += len(run)
         else:
-            self.extend([Entry(message) for message in run.messages])
+            self._items += entries_of(run, expires_ms)
+        self._count += len(run)
 
     def popleft(self) -> Entry:
         first = self._items[0]
@@ -96,8 +94,8 @@ class FifoReady:
         return first
 
     def _pop_of_run(self, part: RunPart) -> Entry:
-        entry = part.pop_entry()
-        if not part:
+        (entry,) = part.split(1).entries()
+        if not part.count:
             self._items.popleft()
         return entry
 
@@ -106,7 +104,7 @@ class FifoReady:
         self._count = 0
 
     def newest(self) -> list[Entry]:
-        """The last entry, if it was enqueued alone."""
+        """The last entry, unless it is part of a run."""
         last = self._items[-1] if self._items else None
         return [last] if isinstance(last, Entry) else []
 
@@ -127,12 +125,12 @@ class FifoReady:
                 if item.message.scan.persistent:
                     yield item.id, item.message.body_size
             elif item.run.persistent:
-                yield from zip(item.ids, item.run.body_sizes[item.start : item.end], strict=True)
+                yield from zip(item.ids, item.body_sizes, strict=True)
 
     def header_sizes(self) -> Iterator[int]:
         for item in self._items:
             if isinstance(item, RunPart):
-                yield from item.run.header_sizes[item.start : item.end]
+                yield from item.header_sizes
             else:
                 yield item.message.header_size
 
@@ -147,9 +145,23 @@ class FifoReady:
         `last_id` is the last message id that may be delivered; the first message may. An entry that
         expires is taken alone, because the clock is checked before each of them.
         """
-        first = self._items[0]
-        if isinstance(first, RunPart):
-            return self._take_of_run(first, credit, last_id)
+        part = self._items[0]
+        if isinstance(part, Entry):
+            return self._take_entries(credit, last_id)
+        count = min(credit, part.count)
+        if count > 1:
+            if part.last_id > last_id:
+                count = min(count, part.count_before(last_id + 1))
+            sizes, start = part.run.body_sizes, part.start
+            if sum(sizes[start : start + count]) + count * BYTES_PER_MESSAGE > BATCH_BYTES:
+                count = _count_within(BATCH_BYTES, sizes, start, count)
+        self._count -= count
+        if count < part.count:
+            return part.split(count)
+        self._items.popleft()
+        return part
+
+    def _take_entries(self, credit: int, last_id: int) -> list[Entry]:
         items, budget = self._items, BATCH_BYTES
         entries: list[Entry] = []
         while credit and items and budget > 0:
@@ -162,19 +174,6 @@ class FifoReady:
             credit -= 1
         self._count -= len(entries)
         return entries
-
-    def _take_of_run(self, part: RunPart, credit: int, last_id: int) -> RunPart:
-        count = min(credit, len(part))
-        if part.last_id > last_id:
-            count = min(count, part.count_before(last_id + 1))
-        sizes, start = part.run.body_sizes, part.start
-        if sum(sizes[start : start + count]) + count * BYTES_PER_MESSAGE > BATCH_BYTES:
-            count = _count_within(BATCH_BYTES, sizes, start, count)
-        self._count -= count
-        if count < len(part):
-            return part.split(count)
-        self._items.popleft()
-        return part
 
     def put_back(self, entries: list[Entry]) -> None:
         """Returned entries belong near the front, so only the front is sorted."""
@@ -260,9 +259,9 @@ class PriorityReady:
         self._levels[self._priority(entry)].append(entry)
         self._count += 1
 
-    def append_run(self, run: Run) -> None:
-        for message in run.messages:
-            self.append(Entry(message))
+    def append_run(self, run: Run, expires_ms: int = 0) -> None:
+        for entry in entries_of(run, expires_ms):
+            self.append(entry)
 
     def popleft(self) -> Entry:
         self._count -= 1
@@ -318,26 +317,17 @@ def make_ready(max_priority: int | None) -> Ready:
 
 def take_in_turn(
     ready: Ready, consumers: list[tuple[Consumer, int]], last_id: int
-) -> tuple[list[list[Entry]], Consumer]:
-    """The next entries for each of several consumers, dealt out one by one in turn.
+) -> tuple[Sequence[list[Entry] | RunPart], Consumer]:
+    """The next messages for each of several consumers, dealt out one by one in turn.
 
-    Returns a list of entries per consumer, and the consumer that got the last one. Otherwise like
-    `FifoReady.take`.
+    Returns what each consumer gets, without those at the end that get nothing, and the consumer
+    that gets the last message. Otherwise like `FifoReady.take`.
     """
-    batches: list[list[Entry]] = [[] for _ in consumers]
-    credits = [credit for _, credit in consumers]
-    budget, turn, idle = BATCH_BYTES, 0, 0
-    last = consumers[0][0]
-    while ready and budget > 0 and idle < len(consumers) and ready.first_id <= last_id:
-        if ready.first_expires_ms and any(batches):
-            break
-        if credits[turn]:
-            entry = ready.popleft()
-            budget -= entry.message.body_size + BYTES_PER_MESSAGE
-            batches[turn].append(entry)
-            credits[turn] -= 1
-            last, idle = consumers[turn][0], 0
-        else:
-            idle += 1
-        turn = (turn + 1) % len(consumers)
-    return batches, last
+    count = len(consumers)
+    taken = ready.take(count * min([credit for _, credit in consumers]), last_id)
+    last = consumers[(len(taken) - 1) % count][0]
+    if isinstance(taken, RunPart):
+        if len(taken) >= MIN_DEALT * count:
+            return taken.deal(count), last
+        taken = taken.entries()
+    return [taken[place::count] for place in range(min(count, len(taken)))], last

@@ -23,7 +23,8 @@ from leveret.model.partitioning import Partitioner
 from leveret.model.run import Run
 from leveret.model.store import MustNotLose, SequencedMessage, Store
 from leveret.queues.counters import QueueCounters
-from leveret.queues.entry import Entry, Outcome
+from leveret.queues.delivery import Delivery
+from leveret.queues.entry import Outcome
 from leveret.queues.log.deliveries import PARTITION_HEADER, DeliveryFramer
 from leveret.queues.log.files import (
     ApplyRetention,
@@ -103,11 +104,11 @@ class LogBase:
         """The partitions; a log that is not partitioned is its own only partition."""
         return self.partitions
 
-    def enqueue(self, message: Message) -> EnqueueResult:
-        raise NotImplementedError
+    def enqueue(self, run: Run) -> list[EnqueueResult] | None:
+        return [self.append(message) for message in run.messages]
 
-    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
-        return [self.enqueue(message) for message in run.messages]
+    def append(self, message: Message) -> EnqueueResult:
+        raise NotImplementedError
 
     def stores_content(self, persistent: bool) -> bool:
         return False
@@ -122,7 +123,11 @@ class LogBase:
         self.dispatch_pending = False
         self.readers.serve()
 
-    def settle(self, entries: Sequence[Entry], outcome: Outcome, actor: int) -> None:
+    def on_split(self, delivery: Delivery) -> None:
+        """The readers count single records."""
+
+    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, actor: int) -> None:
+        entries = [entry for delivery in deliveries for entry in delivery.entries()]
         settled = self.readers.settle(entries, outcome)
         if outcome is Outcome.ACK:
             self.counters.acked += settled
@@ -165,7 +170,7 @@ class LogBase:
     def waits_for_lease(self) -> bool:
         return False
 
-    def basic_get(self, actor: int, no_ack: bool) -> Entry | None:
+    def basic_get(self, actor: int, no_ack: bool) -> Delivery | None:
         raise NotImplementedHere(f"basic.get not supported by stream queues {self.full_name}")
 
     def when_readable(self, call: Callable[[], None]) -> None:
@@ -277,7 +282,7 @@ class LogQueue(LogBase):
 
     # Publishing ----------------------------------------------------------------------------------
 
-    def enqueue(self, message: Message) -> EnqueueResult:
+    def append(self, message: Message) -> EnqueueResult:
         record: Message | SequencedMessage = message
         if message.scan.has_headers and _PRODUCER_FIELD in message.properties:
             checked = self._check_sequence(message)
@@ -292,9 +297,9 @@ class LogQueue(LogBase):
             self._store.save(MustNotLose((message.id,), atomic=False))
         return EnqueueResult.ACCEPTED_ON_COMMIT
 
-    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+    def enqueue(self, run: Run) -> list[EnqueueResult] | None:
         if not run.is_packed or run.has_header(_PRODUCER_FIELD):
-            return super().enqueue_run(run)
+            return super().enqueue(run)
         self.counters.published += len(run)
         self._store.append_log(self.sink, run, sum(run.body_sizes))
         return [EnqueueResult.ACCEPTED_ON_COMMIT] * len(run)
@@ -520,21 +525,21 @@ class PartitionedLog(LogBase):
                 self.producers.remember(producer, highest)
         return highest
 
-    def enqueue(self, message: Message) -> EnqueueResult:
+    def append(self, message: Message) -> EnqueueResult:
         explicit = message.headers().get(PARTITION_HEADER)
         if isinstance(explicit, bool) or not isinstance(explicit, int | None):
             return EnqueueResult.REJECTED
         if explicit is not None and not 0 <= explicit < len(self.partitions):
             return EnqueueResult.REJECTED
         key = self._key(message.address)
-        return self.partitions[self._partitioner.choose(key, explicit)].enqueue(message)
+        return self.partitions[self._partitioner.choose(key, explicit)].append(message)
 
-    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+    def enqueue(self, run: Run) -> list[EnqueueResult] | None:
         """A run has one key, so all its messages go to one partition; without a key, in turn."""
         key = self._key(run.address)
         if not key or not run.is_packed or run.has_header(_PARTITION_FIELD):
-            return super().enqueue_run(run)
-        return self.partitions[self._partitioner.choose(key)].enqueue_run(run)
+            return super().enqueue(run)
+        return self.partitions[self._partitioner.choose(key)].enqueue(run)
 
     def _key(self, address: Address) -> bytes:
         """The key of a message; the name of the log is only an address in the default exchange."""

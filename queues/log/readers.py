@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from leveret.model.errors import NotImplementedHere, PreconditionFailed
+from leveret.queues.delivery import Delivery
 from leveret.queues.entry import Entry, Outcome
 from leveret.queues.log.consumer_group import (
     DEFAULT_COMMIT_INTERVAL_MS,
@@ -149,7 +150,7 @@ class ConsumerReader:
             return False
         owned = self.group.assignments(self)
         for entry in notifier.notifications(self, self.group.generation, owned):
-            self.consumer.deliver(self._queue, [entry])
+            self.consumer.deliver(Delivery(self._queue, self.consumer, [entry]))
         return True
 
     # Deliveries
@@ -190,8 +191,9 @@ class ConsumerReader:
 
     def _deliver(self, entries: Sequence[LogEntry]) -> None:
         self.unacked += len(entries)
-        self._queue.counters.delivered(entries, no_ack=False)
-        self.consumer.deliver(self._queue, entries)
+        delivery = Delivery(self._queue, self.consumer, entries)
+        self._queue.counters.delivered(delivery, no_ack=False)
+        self.consumer.deliver(delivery)
         if self._queue.tap is not None:
             self._queue.tap(self._queue, entries, self.consumer)
 

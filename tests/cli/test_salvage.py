@@ -77,7 +77,7 @@ async def test_readable_part_is_copied_and_the_rest_named(source: Path, tmp_path
     assert f"leveret serve --data-dir {target}" in printed.err
     async with RunningBroker(in_process_settings(data_dir=target)) as running:
         ready = running.broker.vhosts["/"].queues["orders"].ready_count
-        assert RECORDS - 3 <= ready < RECORDS
+        assert RECORDS - 4 <= ready < RECORDS
         bodies = await read_queue(running, "orders", ready)
         assert not any(body.startswith(b"order 17x") for body in bodies)
         assert len(await read_queue(running, "clicks", RECORDS)) == RECORDS

@@ -7,7 +7,11 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from leveret.amqp_server.ack_timeout import AckTimeouts
+from leveret.amqp_server.unacked_tags import UnackedTags
 from leveret.broker.policies.policies import Policy
+from leveret.model.message import Address, Message
+from leveret.queues.delivery import Delivery
+from leveret.queues.entry import Entry
 
 
 @pytest.fixture
@@ -105,12 +109,15 @@ class FakeChannel:
 
     def __init__(self, harness, queue):
         self.vhost, self.connection, self.number = harness.vhost, FakeConnection(), 1
-        self.consumers, self.unacked, self.last_tag = {}, {}, 0
+        self.consumers, self.unacked, self.last_tag = {}, UnackedTags(), 0
         self.queue = queue
 
     def deliver(self):
         self.last_tag += 1
-        self.unacked[self.last_tag] = (None, self.queue, None)
+        message = Message.build(Address.of("", "q"), b"\x00\x00", b"")
+        delivery = Delivery(self.queue, None, [Entry(message)])
+        delivery.first_tag = self.last_tag
+        self.unacked.add(delivery, self.last_tag)
 
 
 async def test_timeout_by_policy_counts_from_each_delivery(harness):
@@ -122,7 +129,7 @@ async def test_timeout_by_policy_counts_from_each_delivery(harness):
     for second in range(1, 11):
         timeouts.check([channel], float(second))
         if second == 5:
-            channel.unacked.clear()
+            channel.unacked.take_all()
         channel.deliver()
     assert channel.connection.closed == []
     for second in range(11, 18):
@@ -138,6 +145,6 @@ async def test_closing_one_channel_may_close_the_others(harness):
         channel.deliver()
     timeouts = AckTimeouts()
     timeouts.check(channels, 0.0)
-    channels[0].connection.refuse = lambda *_: [channel.unacked.clear() for channel in channels]
+    channels[0].connection.refuse = lambda *_: [channel.unacked.take_all() for channel in channels]
     timeouts.check(channels, 11.0)
     assert channels[1].connection.closed == []

@@ -54,7 +54,7 @@ async def test_transient_dead_letters_leave_no_must_not_lose_entries(harness):
 
 async def test_ack_timeouts_do_not_keep_a_deleted_vhost(harness):
     timeouts, vhost = AckTimeouts(), harness.broker.add_vhost("v")
-    channel: Any = SimpleNamespace(vhost=vhost, unacked={1: None}, consumers={})
+    channel: Any = SimpleNamespace(vhost=vhost, unacked=[None], consumers={})
     timeouts.check([channel], 0.0)
     harness.broker.delete_vhost("v")
     await harness.settle()

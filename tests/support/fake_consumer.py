@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from leveret.amqp_server.unacked_tags import UnackedTags
 from leveret.model.clients import ConsumerInfo
-from leveret.queues.entry import Entry, RunPart
-from leveret.queues.port import Queue
+from leveret.queues.delivery import Delivery
+from leveret.queues.entry import Entry
 
 NO_ACK_CREDIT = 1000
 
@@ -28,8 +29,11 @@ class FakeConsumer:
     takes_turns: bool = False
     was_cancelled: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
-    unacked: list[Entry] = field(default_factory=list)
+    unacked: UnackedTags = field(default_factory=UnackedTags)
     delivered_ids: list[int] = field(default_factory=list)
+    last_tag: int = 0
+    tag_of: dict[int, int] = field(default_factory=dict)
+    """The delivery tags of unacknowledged messages by message id."""
 
     def __repr__(self) -> str:
         return f"{self.tag}({self.priority})"
@@ -37,14 +41,32 @@ class FakeConsumer:
     def credit(self) -> int:
         return NO_ACK_CREDIT if self.no_ack else self.prefetch - len(self.unacked)
 
-    def deliver(self, queue: Queue, entries: Sequence[Entry]) -> None:
-        assert len(entries) <= self.credit()
-        self.delivered_ids += [entry.id for entry in entries]
+    def deliver(self, delivery: Delivery) -> None:
+        assert len(delivery) <= self.credit()
+        self.delivered_ids += delivery.ids
         if not self.no_ack:
-            self.unacked += entries
+            self.tag_of |= {
+                number: tag for tag, number in enumerate(delivery.ids, self.last_tag + 1)
+            }
+            delivery.first_tag = self.last_tag + 1
+            self.unacked.add(delivery, self.last_tag + 1)
+            self.last_tag += len(delivery)
 
-    def deliver_part(self, queue: Queue, part: RunPart) -> None:
-        self.deliver(queue, part.entries())
+    def entries(self) -> list[Entry]:
+        """What is unacknowledged, in the order of the tags."""
+        return [entry for delivery in self.unacked for entry in delivery.entries()]
+
+    def take(self, message_ids: Iterable[int]) -> list[Delivery]:
+        """Remove unacknowledged messages, so that they can be settled."""
+        tags = [self.tag_of.pop(number) for number in message_ids]
+        taken, unknown = self.unacked.take_each(tags) if tags else ([], None)
+        assert unknown is None
+        return taken
+
+    def take_to(self, tag: int) -> list[Delivery]:
+        """`take` for all messages up to a tag."""
+        self.tag_of = {number: other for number, other in self.tag_of.items() if other > tag}
+        return self.unacked.take(0, tag)
 
     def info(self) -> ConsumerInfo:
         raise NotImplementedError

@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leveret.model.clients import ConsumerInfo
 from leveret.model.errors import NotFound, PreconditionFailed
-from leveret.queues.entry import Entry, Outcome, RunPart
+from leveret.queues.delivery import Delivery
+from leveret.queues.entry import Outcome
 from leveret.queues.log.deliveries import LogEntry
 from leveret.queues.log.log_queue import AnyLog
 from leveret.queues.log.readers import GROUP_ARGUMENT, OFFSET_ARGUMENT, ConsumerReader
-from leveret.queues.port import Queue
 
 if TYPE_CHECKING:
     from leveret.broker.broker import Broker
@@ -82,16 +82,13 @@ class HttpGroupMember:
             return 0
         return self.prefetch - self.unsettled
 
-    def deliver(self, queue: Queue, entries: Sequence[Entry]) -> None:
-        for entry in entries:
+    def deliver(self, delivery: Delivery) -> None:
+        for entry in delivery.entries():
             assert isinstance(entry, LogEntry)
             self._waiting.append(entry)
             self._waiting_bytes += len(entry.message.body)
-        self.delivered += len(entries)
+        self.delivered += len(delivery)
         self._arrived.set()
-
-    def deliver_part(self, queue: Queue, part: RunPart) -> None:
-        self.deliver(queue, part.entries())
 
     def cancelled(self) -> None:
         self.is_gone = True
@@ -219,7 +216,7 @@ class HttpGroupMember:
 
     def _settle(self, entries: list[LogEntry], outcome: Outcome) -> None:
         if entries:
-            self.log.settle(entries, outcome, self.actor)
+            self.log.settle([Delivery(self.log, self, entries)], outcome, self.actor)
             self._broker.scheduler.mark_ready(self.log)
 
 

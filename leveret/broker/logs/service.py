@@ -164,7 +164,7 @@ class LogService:
             validate_without_channel(message, self._broker.settings, sender)
         for message in messages:
             message.time_ms = self._broker.clock.wall_ms()
-            if log.enqueue(message) is EnqueueResult.REJECTED:
+            if log.append(message) is EnqueueResult.REJECTED:
                 raise PreconditionFailed("a record is rejected: its x-producer-seq leaves a gap")
             self._broker.counters.published += 1
             self._vhost(vhost).counters.published += 1

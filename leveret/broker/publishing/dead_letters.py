@@ -31,6 +31,7 @@ from leveret.exchange import TooManySteps
 from leveret.model.errors import BrokerError
 from leveret.model.history import Keep
 from leveret.model.message import FRAME_OVERHEAD, HEADER_FIXED, Headers, Message
+from leveret.model.run import Run
 from leveret.model.store import MustNotLose
 from leveret.queues.classic.classic_queue import ClassicQueue
 from leveret.queues.port import DeathReason, Target
@@ -77,7 +78,7 @@ class DeadLetters:
                 rejected.add(message.id)
                 continue
             dead.time_ms = now_ms
-            broker.enqueue_all(plan, dead)
+            broker.enqueue(plan, Run.of([dead]))
             broker.republished_redelivery.mark(message.id, dead.id, plan.targets)
             republished.append(dead.id)
             if dead.scan.persistent:

@@ -39,7 +39,7 @@ from leveret.model.store import (
     UnreadableMessage,
 )
 from leveret.model.tables import Table
-from leveret.queues.classic.classic_queue import write_content
+from leveret.queues.classic.classic_queue import write_message
 from leveret.queues.counters import QueueCounters
 from leveret.queues.port import EnqueueResult, Target
 
@@ -131,10 +131,7 @@ class DelayQueue:
 
     # Scheduling --------------------------------------------------------------------------------
 
-    def enqueue(self, message: Message) -> EnqueueResult:
-        return self.schedule(message, ())
-
-    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+    def enqueue(self, run: Run) -> list[EnqueueResult] | None:
         return [self.schedule(message, ()) for message in run.messages]
 
     def stores_content(self, persistent: bool) -> bool:
@@ -155,8 +152,7 @@ class DelayQueue:
         if bcc_keys:
             self._bcc_keys[message.id] = json.dumps(bcc_keys)
         store = self._broker.store
-        if not message.stored:
-            write_content(store, message)
+        write_message(store, message)
         size, detail = message.body_size, self._detail(due, message.id)
         store.record(EventKind.ENQUEUED, self.id, message.id, message.origin, detail, size)
         self.counters.published += 1

@@ -66,10 +66,7 @@ class PassThroughTarget:
     def keep(self) -> Keep:
         return max((target.keep for target in final_targets(self.targets)), default=Keep.NOTHING)
 
-    def enqueue(self, message: Message) -> EnqueueResult:
-        return self._enqueue(self, message)
-
-    def enqueue_run(self, run: Run) -> list[EnqueueResult] | None:
+    def enqueue(self, run: Run) -> list[EnqueueResult] | None:
         return [self._enqueue(self, message) for message in run.messages]
 
     def stores_content(self, persistent: bool) -> bool:
@@ -189,7 +186,8 @@ class PluginExchanges:
                 if isinstance(target, PassThroughTarget) and not target.holds:
                     visits.append(_Visit(target, visit))
                 else:
-                    visit.add_result(target.enqueue(message))
+                    for result in target.enqueue(Run.of([message])) or ():
+                        visit.add_result(result)
                     self._broker.scheduler.mark_ready(target)
         for visit in reversed(visits):
             self._finish(vhost, visit, message)

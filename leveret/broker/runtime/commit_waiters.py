@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from functools import partial
+from itertools import groupby
 from typing import Protocol
 
 from leveret.broker.runtime.scheduler import LoopScheduler, call_guarded
@@ -101,53 +102,31 @@ class CommitWaiters:
         self.when_committed(self._store.batch_number, callback, wait_for_next_batch)
 
     def confirm_when_committed(
-        self, ledger: ConfirmLedger, message: Message, result: EnqueueResult
-    ) -> None:
-        """Record one publish: it is confirmed when it is on disk, if it has to be there."""
-        if result is EnqueueResult.REJECTED:
-            ledger.rejected()
-            return
-        batch_number = 0
-        if result is EnqueueResult.ACCEPTED_ON_COMMIT:
-            batch_number = self._store.batch_number
-        elif message.stored and message.scan.persistent:
-            batch_number = self._store.current_batch_number
-        if ledger.accepted(batch_number) is ConfirmWait.NEW_BATCH:
-            self.when_committed(
-                batch_number,
-                partial(ledger.on_committed, batch_number),
-                partial(ledger.on_failed, batch_number),
-            )
-
-    def confirm_run_when_committed(
         self, ledger: ConfirmLedger, run: Run, results: list[EnqueueResult] | None
     ) -> None:
-        """Record several publishes of one channel; `results` is None if all were accepted."""
-        on_commit = EnqueueResult.ACCEPTED_ON_COMMIT
-        if results is not None and results.count(on_commit) == len(run):
-            waits = [True]
-        elif run.is_packed:
-            waits = [run.is_stored and run.persistent] * len(run)
+        """Record publishes of one channel: each is confirmed when it is on disk, if it has to be.
+
+        `results` is None if all were accepted.
+        """
+        groups: Iterable[tuple[bool | None, int]]
+        if results is None and run.is_packed:
+            groups = ((run.is_stored and run.persistent, len(run)),)
         else:
-            waits = [message.stored and message.scan.persistent for message in run.messages]
-        if results is not None and len(waits) > 1:
-            waits = [a or b is on_commit for a, b in zip(waits, results, strict=True)]
-        is_mixed = any(waits) and not all(waits)
-        if is_mixed or (results is not None and EnqueueResult.REJECTED in results):
-            each = results or [EnqueueResult.ACCEPTED] * len(run)
-            for message, result in zip(run.messages, each, strict=True):
-                self.confirm_when_committed(ledger, message, result)
-            return
-        batch_number = 0
-        if waits[0]:
-            store = self._store
-            batch_number = store.current_batch_number if results is None else store.batch_number
-        if ledger.accepted(batch_number, len(run)) is ConfirmWait.NEW_BATCH:
-            on_committed = partial(ledger.on_committed, batch_number)
-            on_failed = partial(ledger.on_failed, batch_number)
-            if batch_number <= self.last_committed:
-                on_committed()
-            else:  # messages are in this batch, so it is not held back
+            groups = _confirm_groups(run, results)
+        for waits, count in groups:
+            if waits is None:
+                for _ in range(count):
+                    ledger.rejected()
+                continue
+            batch_number = 0
+            if waits:  # records of logs may be in a later batch
+                store = self._store
+                batch_number = store.current_batch_number if results is None else store.batch_number
+            if ledger.accepted(batch_number, count) is ConfirmWait.NEW_BATCH:
+                if results is not None:  # otherwise messages are in the batch
+                    self._store.await_batch()
+                on_committed = partial(ledger.on_committed, batch_number)
+                on_failed = partial(ledger.on_failed, batch_number)
                 self._waiting.setdefault(batch_number, []).append((on_committed, on_failed))
 
     async def committed(self, sync: bool = False) -> CommitOutcome:
@@ -184,3 +163,20 @@ class CommitWaiters:
         for number in sorted(number for number in self._waiting if number <= batch_number):
             for callback, on_failed in self._waiting.pop(number):
                 call_guarded(on_failed or callback)
+
+
+def _confirm_groups(
+    run: Run, results: list[EnqueueResult] | None
+) -> Iterator[tuple[bool | None, int]]:
+    """Consecutive messages with equal answers: whether these wait for the disk (None: nacks), and
+    their number."""
+    accepted = [EnqueueResult.ACCEPTED] * len(run)
+    for waits, group in groupby(map(_waits_for_disk, run.messages, results or accepted)):
+        yield waits, len(list(group))
+
+
+def _waits_for_disk(message: Message, result: EnqueueResult) -> bool | None:
+    if result is EnqueueResult.REJECTED:
+        return None
+    is_stored = message.stored and message.scan.persistent
+    return is_stored or result is EnqueueResult.ACCEPTED_ON_COMMIT

@@ -25,14 +25,20 @@ from typing import Final
 
 from leveret.model.store import LostData, StoreError
 from leveret.queues.storage import statements
-from leveret.queues.storage.damage.btree import FREELIST, POINTER_MAP, DamagedPage, TreeWalk
+from leveret.queues.storage.damage.btree import (
+    FREELIST,
+    POINTER_MAP,
+    DamagedPage,
+    Tree,
+    TreeWalk,
+)
 from leveret.queues.storage.damage.salvage import (
     SalvageReport,
     Schema,
     read_schema,
     salvage_database,
 )
-from leveret.queues.storage.damage.sqlite_file import Malformed, SqliteFile
+from leveret.queues.storage.damage.sqlite_file import Malformed, Node, SqliteFile
 from leveret.queues.storage.damage.table_reader import TableReader, read_columns
 from leveret.queues.storage.directory import (
     DATABASE_NAME,
@@ -48,6 +54,9 @@ log = logging.getLogger("leveret.store")
 DAMAGED_NAME: Final = "damaged"
 REPORT_NAME: Final = "report.json"
 _LAZY: Final = frozenset({"messages", "message_packs", "body_parts", "events"})
+_JOURNAL_INDEX: Final = "events_by_queue"
+_INDEX_WIDTHS: Final = {_JOURNAL_INDEX: 3, "packs_with_parts": 2, "large_messages": 2}
+"""How many numbers an entry has, with the rowid."""
 _SPACE: Final = 1.1
 
 
@@ -63,9 +72,10 @@ def find_damage(connection: sqlite3.Connection, database: Path) -> list[str]:
     with SqliteFile(database) as file:
         pages = list(_damaged_pages(file, schema))
         for tree in schema.tables:
-            if tree.name not in _LAZY and schema.maybe_key_index(tree.name) is None:
+            if schema.maybe_key_index(tree.name) is None:
                 columns = read_columns(connection, tree.name)
-                pages += TableReader(file, tree, columns, None, frozenset()).foreign_pages()
+                reader = TableReader(file, tree, columns, None, frozenset())
+                pages += reader.foreign_pages(leaves=tree.name not in _LAZY)
     found = list(dict.fromkeys(map(str, pages)))
     return found or _inconsistent_tables(connection, schema)
 
@@ -77,8 +87,23 @@ def _damaged_pages(file: SqliteFile, schema: Schema) -> Iterator[DamagedPage]:
         yield DamagedPage(free_page, FREELIST)
     for tree in schema.trees:
         if tree.table in _LAZY:
-            walk = TreeWalk(file, tree, leaves=not tree.is_table)
-            yield from (page for page in walk.pages() if isinstance(page, DamagedPage))
+            for page in TreeWalk(file, tree, leaves=not tree.is_table).pages():
+                if isinstance(page, DamagedPage):
+                    yield page
+                elif not tree.is_table and _is_foreign(file, schema, tree, page.node):
+                    yield DamagedPage(page.node.number, tree.name)
+
+
+def _is_foreign(file: SqliteFile, schema: Schema, index: Tree, node: Node) -> bool:
+    """Whether a page has the content of another index."""
+    if not node.cells:
+        # Only a partial index is empty while its table is not.
+        table = schema.maybe_tree(index.table)
+        root = file.maybe_node(table.root) if table and index.name == _JOURNAL_INDEX else None
+        return root is not None and bool(root.cells)
+    first = next(file.rows(node))
+    width = _INDEX_WIDTHS[index.name]
+    return first is None or [*map(type, first.values)] != [int] * width
 
 
 def _inconsistent_tables(connection: sqlite3.Connection, schema: Schema) -> list[str]:

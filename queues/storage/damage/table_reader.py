@@ -114,12 +114,16 @@ class TableReader:
         self.names = [column.name for column in columns]
         self.damage = TableDamage()
 
-    def foreign_pages(self) -> Iterator[DamagedPage]:
-        """Leaves with the content of another table: their first row is none of this one."""
-        for page in TreeWalk(self._file, self._table).pages():
+    def foreign_pages(self, *, leaves: bool = True) -> Iterator[DamagedPage]:
+        """Leaves with the content of another table: their first row is none of this one.
+
+        Without `leaves`, only the last one is looked at.
+        """
+        for page in TreeWalk(self._file, self._table, leaves=leaves).pages():
             if not isinstance(page, DamagedPage) and page.node.is_leaf and page.node.cells:
-                first = next(self._file.rows(page.node))
-                if first is None or self._complete(first) is None:
+                first = next(self._file.rows(page.node, fill=self._fill))
+                values = self._maybe_all_values(first) if first is not None else None
+                if values is None or not self._has_types(values):
                     yield DamagedPage(page.node.number, self._table.name, page.keys)
 
     def rows(self) -> Iterator[RowValues]:
@@ -170,6 +174,10 @@ class TableReader:
 
     def _complete(self, row: Row) -> Row | None:
         """With the rowid and later columns filled in; None if it is not a row of this table."""
+        values = self._maybe_all_values(row)
+        return Row(row.rowid, values) if values is not None and self._is_valid(values) else None
+
+    def _maybe_all_values(self, row: Row) -> RowValues | None:
         missing = self._columns[len(row.values) :]
         if len(row.values) > len(self._columns):
             return None
@@ -179,11 +187,13 @@ class TableReader:
                 if values[at] is not None:
                     return None
                 values[at] = row.rowid
-        completed = tuple(values)
-        return Row(row.rowid, completed) if self._is_valid(completed) else None
+        return tuple(values)
+
+    def _has_types(self, values: RowValues) -> bool:
+        return all(map(Column.accepts, self._columns, values))
 
     def _is_valid(self, values: RowValues) -> bool:
-        if not all(map(Column.accepts, self._columns, values)):
+        if not self._has_types(values):
             return False
         try:
             return self._check(dict(zip(self.names, values, strict=True)))

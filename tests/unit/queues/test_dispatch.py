@@ -3,6 +3,7 @@
 import pytest
 
 from leveret.model.message import Address, Message
+from leveret.model.run import Run
 from leveret.queues.classic.classic_queue import (
     MAX_DELIVERED_PER_TICK,
     ClassicQueue,
@@ -28,7 +29,7 @@ def test_many_messages_are_delivered_over_several_turns(consumer_count, argument
     for number in range(COUNT):
         message = Message.build(Address.of("", "q"), b"\x00\x00", b"x")
         message.id = number + 1
-        queue.enqueue(message)
+        queue.enqueue(Run.of([message]))
     per_turn = list[int]()
     while queue.ready_count:
         marked.clear()

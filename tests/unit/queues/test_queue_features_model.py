@@ -22,9 +22,10 @@ from hypothesis.stateful import (
 
 from leveret.model.history import Keep
 from leveret.model.message import Address, Message, encode_properties
+from leveret.model.run import Run
 from leveret.queues.classic.classic_queue import ClassicQueue, QueueCallbacks
 from leveret.queues.classic.dead_lettering import RETRY_MS
-from leveret.queues.entry import Entry, Outcome
+from leveret.queues.entry import Outcome
 from leveret.queues.options import Overflow
 from leveret.queues.port import DeathReason, EnqueueResult, Queue
 from leveret.queues.spec import QueueSpec
@@ -95,7 +96,7 @@ class FeaturesMachine(RuleBasedStateMachine):
         self.reported: list[tuple[int, DeathReason]] = []
         self.consumers: list[FakeConsumer] = []
         self.delivered: list[int] = []
-        self.unacked_before: dict[int, list[Entry]] | None = None
+        self.unacked_before: dict[int, set[int]] | None = None
 
     # Called by the queue -----------------------------------------------------------------------
 
@@ -124,8 +125,8 @@ class FeaturesMachine(RuleBasedStateMachine):
     def ready_bytes(self) -> int:
         return sum(item.size for item in self.ready)
 
-    def all_unacked(self) -> dict[int, list[Entry]]:
-        return {id(consumer): list(consumer.unacked) for consumer in self.consumers}
+    def all_unacked(self) -> dict[int, set[int]]:
+        return {id(consumer): set(consumer.tag_of) for consumer in self.consumers}
 
     def drop_surplus(self) -> None:
         if self.overflow is Overflow.DROP_HEAD:
@@ -184,7 +185,7 @@ class FeaturesMachine(RuleBasedStateMachine):
             self.expire()
         self.queue.dispatch()
         new = {
-            id(consumer): [entry for entry in consumer.unacked if entry not in before[id(consumer)]]
+            id(consumer): [e for e in consumer.entries() if e.id not in before[id(consumer)]]
             for consumer in self.consumers
         }
         assert sorted(e.id for entries in new.values() for e in entries) == sorted(self.delivered)
@@ -231,12 +232,13 @@ class FeaturesMachine(RuleBasedStateMachine):
             if not self.consumers and not self.dead_letters:
                 self.drop_surplus()
             expected = EnqueueResult.ACCEPTED
+        accepted = [EnqueueResult.ACCEPTED]
         if self.overflow is Overflow.REJECT_PUBLISH_DLX and not self.dead_letters:
             count_before = len(self.reported)
-            assert self.queue.enqueue(message) is expected
+            assert (self.queue.enqueue(Run.of([message])) or accepted) == [expected]
             del self.reported[count_before:]  # there is no dead-letter exchange
         else:
-            assert self.queue.enqueue(message) is expected
+            assert (self.queue.enqueue(Run.of([message])) or accepted) == [expected]
         if is_last:
             self.dispatch()
 
@@ -249,8 +251,8 @@ class FeaturesMachine(RuleBasedStateMachine):
         self.consumers.append(consumer)
         self.dispatch()
 
-    def requeue(self, entries: list[Entry]) -> None:
-        items = [self.unacked.pop(entry.id) for entry in entries]
+    def requeue(self, ids: list[int]) -> None:
+        items = [self.unacked.pop(number) for number in ids]
         for item in items:
             item.delivery_count += 1
         over_limit = [
@@ -265,17 +267,18 @@ class FeaturesMachine(RuleBasedStateMachine):
     @rule(data=st.data(), outcome=st.sampled_from(Outcome))
     def settle(self, data: st.DataObject, outcome: Outcome) -> None:
         consumer = data.draw(st.sampled_from([each for each in self.consumers if each.unacked]))
-        selected = data.draw(st.lists(st.sampled_from(consumer.unacked), min_size=1, unique=True))
-        consumer.unacked = [entry for entry in consumer.unacked if entry not in selected]
+        ids = sorted(consumer.tag_of)
+        selected = data.draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))
+        deliveries = consumer.take(selected)
         if outcome is Outcome.REQUEUE:
             self.requeue(selected)
         else:
-            settled = [self.unacked.pop(entry.id) for entry in selected]
+            settled = [self.unacked.pop(number) for number in selected]
             if outcome is Outcome.ACK:
                 self.removed += len(settled)
             else:
                 self.dispose(settled, DeathReason.REJECTED)
-        self.queue.settle(selected, outcome, 0)
+        self.queue.settle(deliveries, outcome, 0)
         self.dispatch()
 
     @precondition(lambda self: self.consumers)
@@ -285,21 +288,20 @@ class FeaturesMachine(RuleBasedStateMachine):
         consumer = data.draw(st.sampled_from(self.consumers))
         self.consumers.remove(consumer)
         self.queue.remove_consumer(consumer)
-        if consumer.unacked:
-            self.requeue(consumer.unacked)
-        self.queue.settle(consumer.unacked, Outcome.REQUEUE, 0)
+        self.requeue(list(consumer.tag_of))
+        self.queue.settle(consumer.unacked.take_all(), Outcome.REQUEUE, 0)
         self.dispatch()
 
     @rule()
     def get(self) -> None:
         self.end_turn()
         self.expire()
-        entry = self.queue.basic_get(0, no_ack=True)
+        delivery = self.queue.basic_get(0, no_ack=True)
         if self.ready and not (self.single and self.consumers):
-            assert entry is not None and entry.id == self.ready.pop(0).id
+            assert delivery is not None and delivery.ids == [self.ready.pop(0).id]
             self.removed += 1
         else:
-            assert entry is None
+            assert delivery is None
 
     @rule(ms=st.integers(1, 4_000))
     def wait(self, ms: int) -> None:
@@ -335,7 +337,9 @@ class FeaturesMachine(RuleBasedStateMachine):
     def queue_and_model_hold_the_same_messages(self) -> None:
         stuck = {item.id for _, item in self.stuck}
         assert [entry.id for entry in self.queue.ready] == [item.id for item in self.ready]
-        assert set(self.queue.unacked) == set(self.unacked) | stuck
+        held = sorted(number for delivery in self.queue.unacked for number in delivery.ids)
+        assert held == sorted(set(self.unacked) | stuck)
+        assert self.queue.unacked_count == len(held)
         assert self.queue.ready_count == len(self.ready)
         assert self.queue.message_bytes == self.ready_bytes()
         unacked = [*self.unacked.values(), *(item for _, item in self.stuck)]

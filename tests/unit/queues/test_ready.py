@@ -208,8 +208,31 @@ def test_messages_of_a_run_are_made_when_they_are_needed_and_share_what_the_run_
 def test_frames_of_a_run_are_made_once_for_another_channel(body: bytes) -> None:
     run = run_of(1, 2, body=body)
     properties = encode_properties({"delivery_mode": 2})
-    frames = run.frames_for(300, 4096)
-    assert frames == [content_frames(300, properties, body, 4096)] * 2
-    assert run.frames_for(300, 4096) is frames
-    assert run_of(1, 2, body=bytes(4089)).frames_for(1, 4096) is None
-    assert run_of(1, 2, body=bytes(4088)).frames_for(1, 4096) is not None
+    expected = content_frames(300, properties, body, 4096)
+    assert run.frames_for(slice(1, 2), 300) == [expected]
+    assert (run.frames[0], run.channel) == (run_of(1, 1, body=body).frames[0], 1)
+    whole = slice(0, 2)
+    assert run.frames_for(whole, 300) == run.frames == [expected] * 2
+    assert run.frames_for(whole, 300)[0] is run.frames[0]
+
+
+def test_the_longest_frame_of_a_run_is_its_header_or_its_body() -> None:
+    assert run_of(1, 2, body=bytes(4088)).longest_frame == 4096
+    assert run_of(1, 2, body=b"").longest_frame == len(run_of(1, 1, body=b"").frames[0])
+
+
+def test_the_copy_of_a_part_of_a_run_has_the_same_messages() -> None:
+    run = run_of(7, 9)
+    other = encode_properties({"delivery_mode": 2, "type": "other"})
+    run.frames[3], run.header_sizes[3] = content_frames(1, other, b"body", 1 << 17), 12 + len(other)
+    for part in (slice(1, 4), slice(0, 9, 3), slice(8, 9)):
+        copy = run.copy(part)
+        assert (len(copy), copy.is_packed) == (len(run.ids[part]), True)
+        for made, expected in zip(copy.messages, run.make_messages(part), strict=True):
+            assert made.frames is expected.frames
+            assert [getattr(made, name) for name in Message.__slots__] == [
+                getattr(expected, name) for name in Message.__slots__
+            ]
+    assert run.is_packed
+    assert len(run.messages) == 9
+    assert run.copy(slice(2, 4)).messages == run.messages[2:4]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from leveret.model.message import LARGE_BODY, Address, Message, encode_properties
 from leveret.model.run import Run
 from leveret.queues.classic.classic_queue import ClassicQueue, QueueCallbacks
+from leveret.queues.delivery import Delivery
 from leveret.queues.entry import Outcome
 from leveret.queues.spec import QueueSpec
 from leveret.queues.storage import spill
@@ -65,7 +66,7 @@ class Subject:
                 break
             await task
         self.expire()
-        for entry in self.consumer.unacked if self.consumer else ():
+        for entry in self.consumer.entries() if self.consumer else ():
             assert entry.message.body == self.bodies[entry.id]
             assert entry.message.address == ADDRESS
             if entry.id in self.ready:
@@ -90,37 +91,38 @@ class Subject:
 
     async def publish(self, count: int) -> None:
         for number in range(count):
-            self.queue.enqueue(self.message(b"%d" % number))
+            self.queue.enqueue(Run.of([self.message(b"%d" % number)]))
 
     async def publish_run(self, count: int) -> None:
         messages = [self.message(b"run %d" % number) for number in range(count)]
-        self.queue.enqueue_run(Run.of(messages))
+        self.queue.enqueue(Run.of(messages))
 
     async def publish_large(self, _: int) -> None:
-        self.queue.enqueue(self.message(b"%07d" % self.last_id * (LARGE_BODY // 7 + 2)))
+        message = self.message(b"%07d" % self.last_id * (LARGE_BODY // 7 + 2))
+        self.queue.enqueue(Run.of([message]))
 
     async def publish_expiring(self, count: int) -> None:
         for _ in range(count):
-            self.queue.enqueue(self.message(b"expires", ttl=100))
+            self.queue.enqueue(Run.of([self.message(b"expires", ttl=100)]))
 
     async def consume(self, prefetch: int) -> None:
         if self.consumer is None:
             self.consumer = FakeConsumer(prefetch)
             self.queue.add_consumer(self.consumer)
 
-    def take(self, count: int) -> list[Any]:
+    def take(self, count: int) -> list[Delivery]:
         if self.consumer is None:
             return []
-        taken, self.consumer.unacked = self.consumer.unacked[:count], self.consumer.unacked[count:]
-        return taken
+        return self.consumer.take([entry.id for entry in self.consumer.entries()][:count])
 
     async def ack(self, count: int) -> None:
         self.queue.settle(self.take(count), Outcome.ACK, 0)
 
     async def requeue(self, count: int) -> None:
-        entries = self.take(count)
-        self.ready = sorted([*self.ready, *(entry.id for entry in entries)])
-        self.queue.settle(entries, Outcome.REQUEUE, 0)
+        deliveries = self.take(count)
+        ids = [number for delivery in deliveries for number in delivery.ids]
+        self.ready = sorted([*self.ready, *ids])
+        self.queue.settle(deliveries, Outcome.REQUEUE, 0)
 
     async def cancel(self, _: int) -> None:
         if self.consumer is not None:
@@ -131,10 +133,11 @@ class Subject:
     async def get(self, count: int) -> None:
         for _ in range(count):
             await self.settle_down()
-            entry = self.queue.basic_get(0, no_ack=True)
+            delivery = self.queue.basic_get(0, no_ack=True)
             if not self.ready:
-                assert entry is None
+                assert delivery is None
                 return
+            (entry,) = delivery.entries()
             assert entry.id == self.ready.pop(0)
             assert entry.message.body == self.bodies[entry.id]
 
@@ -235,7 +238,7 @@ async def test_a_damaged_block_is_not_delivered(
     segment.write_bytes(content)
     for expected in (1, 2, 3, 4, 8, 9, 10):
         await wait_until_async(lambda: subject.queue.basic_get(0, no_ack=False) is not None)
-        assert subject.queue.unacked.popitem()[0] == expected
+        assert [*subject.queue.unacked][-1].ids == [expected]
     assert subject.queue.counters.unreadable == 3
     assert "does not match its checksum" in caplog.text
     subject.folder.close()

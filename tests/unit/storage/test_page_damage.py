@@ -14,6 +14,7 @@ import pytest
 
 from leveret.model.definitions import (
     BindingDefinition,
+    GroupOffset,
     PermissionDefinition,
     TopicPermissionDefinition,
     UserDefinition,
@@ -191,6 +192,23 @@ async def test_entries_of_another_index_are_not_taken_for_keys(data: Path):
     overwrite(data, index.root, content_of(data, page))
     harness = Harness(data)
     assert len(harness.query("SELECT 1 FROM permissions")) == 200
+    assert lost_texts(harness) == ""
+    await harness.close()
+
+
+@pytest.mark.parametrize("other", ["sqlite_autoindex_group_offsets_1", "packs_with_parts"])
+async def test_journal_is_not_looked_up_in_another_index(tmp_path: Path, other: str):
+    """A short journal has an index of one page. The index of a table without rows is empty."""
+    harness = Harness(tmp_path)
+    harness.declare(1)
+    harness.store.save(GroupOffset(2, "readers", 41, 1))
+    harness.publish_many(3)
+    await harness.durable()
+    await harness.close()
+    root = tree_of(tmp_path, "events_by_queue").root
+    overwrite(tmp_path, root, content_of(tmp_path, tree_of(tmp_path, other).root))
+    harness = Harness(tmp_path)
+    assert harness.live(1) == [1, 2, 3]
     assert lost_texts(harness) == ""
     await harness.close()
 

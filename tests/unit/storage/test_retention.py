@@ -207,7 +207,7 @@ async def test_keep_metadata_drops_the_body_and_keeps_the_rest(harness: Harness,
 
 
 async def test_commits_continue_during_retention(harness: Harness):
-    harness.publish_many(20 * SLICE)
+    harness.publish_many(20 * SLICE, bytes(500))
     await harness.durable()
     harness.ack(range(1, 20 * SLICE + 1))
     await harness.durable()
