@@ -5,7 +5,7 @@ Event-loop thread only. After a crash its unacknowledged deliveries are ready ag
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +120,9 @@ class AmqpConsumer:
         if part is not None and part.run.longest_frame <= connection.frame_max:
             size = self._write_part(part, first)
         else:
-            size = self._write_entries(delivery.entries(), first)
+            entries = delivery.entries()
+            write = self._write_records if entries[0].is_record else self._write_entries
+            size = write(entries, first)
         self.delivered += count
         channel.deliveries.delivered(delivery, self.no_ack)
         if not self.no_ack:
@@ -167,7 +169,24 @@ class AmqpConsumer:
 
     def _set_address(self, address: Address) -> None:
         self._address = address
-        self._prefix = self._prefixes.get(len(address.wire)) or self._add_prefix(address)
+        self._prefix = self._prefix_of(address)
+
+    def _write_records(self, entries: Sequence[Entry], first_tag: int) -> int:
+        """Records of a log: their frames are made and chained together."""
+        channel, connection, count = self.channel, self.channel.connection, len(entries)
+        addresses, contents = entries[0].framed(entries, channel.number, connection.frame_max)
+        prefixes: Iterable[bytes] = repeat(self._prefix_of(addresses[0]))
+        wires: Iterable[bytes] = repeat(addresses[0].wire)
+        if addresses.count(addresses[0]) < count:
+            prefixes = map(self._prefix_of, addresses)
+            wires = [address.wire for address in addresses]
+        tags = range(first_tag, first_tag + count)
+        heads = map(encode_tag, tags, [entry.redelivered for entry in entries])
+        connection.out += chain.from_iterable(zip(prefixes, heads, wires, contents, strict=False))
+        return sum(map(len, contents)) + DELIVER_BYTES * count
+
+    def _prefix_of(self, address: Address) -> bytes:
+        return self._prefixes.get(len(address.wire)) or self._add_prefix(address)
 
     def _add_prefix(self, address: Address) -> bytes:
         """The start of a basic.deliver frame depends only on the length of the address."""

@@ -80,10 +80,13 @@ class UnackedTags:
     def take_each(self, tags: list[int]) -> tuple[list[Delivery], int | None]:
         """Remove these messages one after the other; returns them, and the first unknown tag."""
         first, last = tags[0], tags[-1]
-        if last - first == len(tags) - 1 and (first == last or tags == [*range(first, last + 1)]):
+        if len(tags) == 1:
+            taken = self.take(first, first)
+            return taken, None if taken else first
+        if last - first == len(tags) - 1 and tags == [*range(first, last + 1)]:
             taken = self.take(first, last)
         else:
-            taken = self._take_together(sorted(tags))
+            taken = self._take_together(sorted(set(tags)))
         if sum([delivery.count for delivery in taken]) == len(tags):
             return taken, None
         self.restore(taken)

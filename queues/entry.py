@@ -7,15 +7,17 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import islice
 from secrets import randbelow
+from typing import ClassVar
 
 from leveret.model.history import EventKind
-from leveret.model.message import Message, edit_headers
+from leveret.model.message import Address, LargeContent, Message, edit_headers
 from leveret.model.run import Run
 
 MAX_SAMPLED = 100
 MAX_UNUSED = 4
 """An unacknowledged part of a run with more than this many times as many messages is copied: the
 rest of the run is not to stay in memory for it."""
+Framed = tuple[Sequence[Address], Sequence[bytes | LargeContent]]
 
 
 class Outcome(Enum):
@@ -36,6 +38,9 @@ class Entry:
 
     __slots__ = ("delivery_count", "expires_ms", "id", "message", "redelivered")
 
+    is_record: ClassVar[bool] = False
+    """Whether it is a record of a log."""
+
     def __init__(self, message: Message, redelivered: bool = False) -> None:
         self.message = message
         self.id = message.id
@@ -50,6 +55,11 @@ class Entry:
     def is_fenced(self) -> bool:
         """Whether an ack would have no effect, because a consumer group took the record away."""
         return False
+
+    @staticmethod
+    def framed(entries: Sequence[Entry], channel: int, frame_max: int) -> Framed:
+        """Addresses and content frames of entries, made together; only for records of a log."""
+        raise NotImplementedError
 
     def stamp_delivery_count(self) -> None:
         """Set the header `x-delivery-count` in a copy of the message."""

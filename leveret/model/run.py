@@ -1,9 +1,10 @@
 """A run: consecutive messages of one publisher with the same address, kept together.
 
-The wire makes runs out of what one read contains. A run passes through routing, queue and journal
-as a whole: arrays of frames and sizes, and what all its messages share. `Message` objects are made
-only where something looks at single messages (limits, TTL, priorities, acks, dead-lettering,
-browsing); from then on they are the truth, and all queues of a fanout share them.
+The wire makes runs out of what one read contains; a message that arrives alone is a run of one. A
+run passes through routing, queue, journal, delivery and ack as a whole: arrays of frames and sizes,
+and what all its messages share. `Message` objects are made only where something looks at single
+messages (limits, TTL, priorities, requeues, dead-lettering, browsing). Those that are made before
+all queues have the run are the truth from then on, and all queues of a fanout share them.
 
 In a run from the wire no message needs validation, and all are persistent or none is.
 """

@@ -264,7 +264,7 @@ class ConsumerGroup:
             cursor = entry.cursor
             if cursor.assignment is not None and not cursor.is_closed:
                 cursor.assignment.requeue(entry.id)
-                cursor.requeue(entry.message.record)
+                cursor.requeue(entry.record)
 
     def _schedule_commit(self) -> None:
         """Commit at intervals as long as there are members."""

@@ -385,6 +385,12 @@ class Readers:
 
     def settle(self, entries: Sequence[Entry], outcome: Outcome) -> int:
         """Settle entries; returns how many of them belonged to a reader of this log."""
+        if {*map(type, entries)} == {LogEntry}:
+            records = cast("list[LogEntry]", entries)
+            readers = {entry.cursor.reader for entry in records}
+            if len(readers) == 1 and (only := readers.pop()) is not None:
+                self._settle(only, records, outcome)
+                return len(records)
         by_reader: dict[ConsumerReader, list[LogEntry]] = {}
         last: ConsumerReader | None = None
         same_reader: list[LogEntry] = []
@@ -425,7 +431,7 @@ class Readers:
                 reader.group.ack(entries)
         elif outcome is Outcome.REQUEUE and not reader.is_closed:
             for entry in entries:
-                entry.cursor.requeue(entry.message.record)
+                entry.cursor.requeue(entry.record)
 
     def _wake(self) -> None:
         self._context.mark_ready(self._queue)

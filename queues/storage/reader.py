@@ -215,23 +215,32 @@ def _read_one(connection: sqlite3.Connection, message_id: int) -> LoadedRun:
 
 def _maybe_pack(connection: sqlite3.Connection, message_id: int) -> int | None:
     """The pack of a message. The other queries search downwards from the message's own id, which
-    needs the page behind the pack; this one comes from below."""
-    for distance in (1 << 7, 1 << 14, 1 << 21, message_id):
-        found: int | None = None
-        after: int = max(0, message_id - distance)
-        try:
-            # One at a time: the driver steps on before it returns a row, and loses it at an error.
-            while row := connection.execute(compiled.NEXT_PACK, (after, message_id)).fetchone():
-                if row[0] <= after:
-                    break  # the content of another page
-                after, last = row
-                found = after if last >= message_id else found
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error):
-                raise
-        if found is not None:
-            return found
-    return None
+    needs the page behind the pack; this one searches upwards, and avoids pages with damage."""
+    found = last = 0
+    end = message_id
+    while found < end:
+        middle = (found + end) // 2
+        row = _maybe_next_pack(connection, middle, message_id)
+        if row is None:
+            end = middle
+        else:
+            found, last = row
+    return found if last >= message_id else None
+
+
+def _maybe_next_pack(
+    connection: sqlite3.Connection, after: int, upto: int
+) -> tuple[int, int] | None:
+    try:
+        row: tuple[int, int] | None = connection.execute(
+            compiled.NEXT_PACK, (after, upto)
+        ).fetchone()
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        return None
+    # A lower id is on a page with the content of another one.
+    return row if row is not None and row[0] > after else None
 
 
 def _has_failed(opening: Future[aiosqlite.Connection]) -> bool:

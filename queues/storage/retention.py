@@ -34,6 +34,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from leveret.model.history import Keep
+from leveret.model.message import PART_BYTES
 from leveret.model.store import DatabaseSize, RetentionRequest, Usage
 from leveret.queues.storage import compiled_statements as compiled
 from leveret.queues.storage import statements
@@ -224,7 +225,8 @@ class RetentionRun:
             return None
         parts = range(row.first_part, row.first_part + row.parts)
         found = [self._execute(compiled.LOAD_PART, (part,)).fetchone() for part in parts]
-        return b"".join(data for (data,) in filter(None, found))
+        # Zeroes for a part that is lost, so that the others are in their places.
+        return b"".join(data[0] if data else bytes(PART_BYTES) for data in found)
 
     def _trim_events(self, after: int, last: int) -> None:
         self._begin()

@@ -12,14 +12,16 @@ from pamqp.header import ContentHeader
 from leveret.broker.runtime import scheduler
 from leveret.broker.vhost import VirtualHost
 from leveret.launch import ThreadedBroker, in_process_settings
+from leveret.queues.classic.classic_queue import ClassicQueue
 from tests.support import wire
+from tests.support.polling import wait_until
 from tests.support.rawclient import RawChannel, RawClient
 
 COUNT = 60
 
 
 class PlanCounts:
-    """The number of plans or bindings made in each tick that had any."""
+    """The number of plans, bindings and settlements in each tick that had any."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._current = self.total = 0
@@ -34,6 +36,7 @@ class PlanCounts:
 
         monkeypatch.setattr(VirtualHost, "plan", self._counted(VirtualHost.plan))
         monkeypatch.setattr(VirtualHost, "bind", self._counted(VirtualHost.bind))
+        monkeypatch.setattr(ClassicQueue, "settle", self._counted(ClassicQueue.settle))
         monkeypatch.setattr(scheduler.LoopScheduler, "run_tick", run_and_count)
         monkeypatch.setattr(scheduler, "READ_BUDGET_SECONDS", 0)  # used up at once
 
@@ -88,6 +91,22 @@ def test_messages_with_expiration_among_others_are_limited_per_tick(
     kinds: list[dict[str, object]] = [{}, {}, {"expiration": "3600000"}, {"expiration": "3600000"}]
     channel.client.send_bytes(b"".join(message("", n, **kinds[n % 4]) for n in range(COUNT)))
     assert consumed(channel, COUNT) == [b"%d" % n for n in range(COUNT)]
+    assert max(counts.by_tick) <= 2
+
+
+def test_acks_of_many_deliveries_are_limited_per_tick(
+    channel: RawChannel, counts: PlanCounts
+) -> None:
+    """Each of them may settle thousands of deliveries, so time is checked after each."""
+    channel.declare("q")
+    channel.client.send_bytes(b"".join(message("", n) for n in range(COUNT)))
+    channel.consume("q")
+    tags = [delivery.tag for delivery in channel.deliveries(COUNT)]
+    before, counts.by_tick = counts.total, []
+    acks = (wire.encode(1, Basic.Ack(tag, multiple=True)) for tag in tags[1::2])
+    channel.client.send_bytes(b"".join(acks))
+    wait_until(lambda: counts.total - before == COUNT // 2)
+    channel.wait_ready("q", 0)
     assert max(counts.by_tick) <= 2
 
 

@@ -14,7 +14,7 @@ from pamqp.header import ContentHeader
 from leveret.launch import ThreadedBroker, in_process_settings
 from leveret.model.history import EventKind
 from tests.support import wire
-from tests.support.rawclient import RawChannel, RawClient
+from tests.support.rawclient import Content, RawChannel, RawClient
 
 COUNT = 120
 EVENTS = f"SELECT kind, queue_id, ids FROM events WHERE kind<>{EventKind.SNAPSHOT:d} ORDER BY id"
@@ -113,7 +113,7 @@ def _consume(channel: RawChannel, queue: str, together: bool) -> object:
     return queue, [delivery.body for delivery in deliveries]
 
 
-def _history(directory: Path) -> object:
+def _history(directory: Path) -> dict[tuple[int, int], list[int]]:
     """Message ids by event kind and queue, whatever batches they were in."""
     events: dict[tuple[int, int], list[int]] = {}
     with sqlite3.connect(directory / "leveret.db") as database:
@@ -139,6 +139,88 @@ def test_runs_of_a_transaction_have_the_same_effect_as_single_publishes(
     in_runs = run_broker(tmp_path / "together", pieces, together=True, transactional=True)
     apart = run_broker(tmp_path / "apart", pieces, together=False, transactional=True)
     assert in_runs == apart
+
+
+class Settler:
+    """Settles deliveries of one channel at random, and knows what must be left in the queue."""
+
+    def __init__(self, deliveries: list[Content]) -> None:
+        self.unsettled = {delivery.tag: delivery.body for delivery in deliveries}
+        self.gone: set[bytes] = set()
+
+    def frame(self, rng: random.Random, number: int) -> bytes:
+        tag, multiple = rng.choice([*self.unsettled]), rng.random() < 0.3
+        outcome = rng.choice(["ack", "ack", "ack", "drop", "requeue"])
+        tags = [each for each in self.unsettled if each == tag or (multiple and each < tag)]
+        bodies = {self.unsettled.pop(each) for each in tags}
+        if outcome != "requeue":
+            self.gone |= bodies
+        if outcome == "ack":
+            return wire.encode(number, Basic.Ack(tag, multiple))
+        return wire.encode(number, Basic.Nack(tag, multiple, outcome == "requeue"))
+
+    def frames(self, rng: random.Random, number: int, count: int) -> list[bytes]:
+        count = min(count, len(self.unsettled))
+        return [self.frame(rng, number) for _ in range(count) if self.unsettled]
+
+
+def settle_at_random(directory: Path, seed: int, together: bool) -> object:
+    """Two consumers take messages in turn and settle them; return everything that is observed."""
+    rng = random.Random(seed)
+    with (
+        ThreadedBroker(in_process_settings(data_dir=directory)) as broker,
+        RawClient(*broker.amqp_address) as client,
+    ):
+        client.handshake("/")
+        channel, consumers = client.channel(), [client.channel(2), client.channel(3)]
+        channel.declare("q", durable=True)
+        head = wire.encode(1, ContentHeader(0, 3, Basic.Properties(delivery_mode=2)))
+        bodies = [b"%03d" % number for number in range(COUNT)]
+        pieces = [wire.publish(1, "", "q") + head + wire.body(1, body) for body in bodies]
+        _send(client, channel, pieces, together)
+        channel.wait_ready("q", COUNT)
+        prefetches = [rng.randrange(5, 60) for _ in consumers]
+        for consumer, prefetch in zip(consumers, prefetches, strict=True):
+            consumer.qos(prefetch)
+            consumer.call(Tx.Select())
+        for consumer in consumers:
+            consumer.consume("q", tag="c")
+        received = [each.deliveries(n) for each, n in zip(consumers, prefetches, strict=True)]
+        settlers = [Settler(deliveries) for deliveries in received]
+        for consumer in consumers:
+            consumer.cancel("c")
+        for consumer, deliveries in zip(consumers, received, strict=True):
+            _send(client, consumer, Settler(deliveries).frames(rng, consumer.number, 9), together)
+            consumer.call(Tx.Rollback())
+        for consumer, settler in zip(consumers, settlers, strict=True):
+            _send(client, consumer, settler.frames(rng, consumer.number, 30), together)
+            consumer.call(Tx.Commit())
+        consumers[0].call(Basic.Recover(requeue=True))
+        consumers[1].call(Channel.Close(200, "", 0, 0))
+        seen = [[(each.tag, each.body) for each in deliveries] for deliveries in received]
+        delivered = {body for deliveries in seen for _, body in deliveries}
+        gone = set[bytes]().union(*(settler.gone for settler in settlers))
+        left = [body for body in bodies if body not in gone]
+        channel.wait_ready("q", len(left))
+        for body in left:
+            content = channel.get_one("q")
+            assert (content.body, content.redelivered) == (body, body in delivered)
+    return seen, {key: sorted(ids) for key, ids in _history(directory).items()}
+
+
+def _send(client: RawClient, channel: RawChannel, frames: list[bytes], together: bool) -> None:
+    for data in [b"".join(frames)] if together else frames:
+        client.send_bytes(data)
+        if not together:
+            channel.call(Channel.Flow(active=True))  # so the next frame is a read of its own
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_settling_runs_has_the_same_effect_as_settling_single_messages(
+    tmp_path: Path, seed: int
+) -> None:
+    in_runs = settle_at_random(tmp_path / "together", seed, together=True)
+    assert in_runs == settle_at_random(tmp_path / "apart", seed, together=False)
 
 
 def test_publishes_after_a_channel_error_are_discarded(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from leveret.broker.logs import manager
 from leveret.queues.log import cursor as cursors
+from leveret.queues.log import log_queue
 from leveret.queues.log import readers as readers_module
 from leveret.queues.log.consumer_group import ConsumerGroup
 from leveret.queues.log.cursor import (
@@ -72,6 +73,29 @@ def test_readers_at_the_end_of_a_log_share_one_read(home, channel, readers, monk
     for consumer in consumers:
         assert consumer.read(2).bodies == [b"first", b"second"]
     assert len(reads) == 1
+
+
+def test_many_cursors_are_woken_in_several_ticks(home, channel, readers, monkeypatch):
+    """A commit wakes a few of those at the end of the log, and later ticks wake the others."""
+    declare(channel, "log")
+    consumers = [readers("log", x_group=f"g{n}", x_stream_offset="first") for n in range(10)]
+    log = home.hub.vhosts["/"].queues["log"]
+    wait_for(lambda: len(log.cursors_at_end) == 10, *consumers)
+    monkeypatch.setattr(log_queue, "WOKEN_AT_ONCE", 3)
+    woken: list[int] = []
+    wake = log_queue.LogQueue._wake_cursors
+
+    def counted(self: Any) -> None:
+        before = len(self.cursors_at_end)
+        wake(self)
+        woken.append(before - len(self.cursors_at_end))
+
+    monkeypatch.setattr(log_queue.LogQueue, "_wake_cursors", counted)
+    publish(channel, "", [b"one"], "log")
+    publish(channel, "", [b"two"], "log")
+    for consumer in consumers:
+        assert consumer.read(2).bodies == [b"one", b"two"]
+    assert max(woken) == 3
 
 
 def test_ack_serves_only_the_reader_that_gets_credit(home, channel, readers, monkeypatch):

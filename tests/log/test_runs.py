@@ -6,17 +6,18 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from leveret.launch import ThreadedBroker, in_process_settings
 from leveret.model.run import Run
+from tests.log.conftest import STREAM, declare
 from tests.support import wire
 from tests.support.rawclient import RawClient
 
 COUNT = 200
-STREAM = {"x-queue-type": "stream"}
 PARTITIONS = 3
 ADDRESSES = [
     ("", "log"),
@@ -103,3 +104,36 @@ def test_runs_are_stored_like_single_records(
     in_runs = publish(tmp_path / "together", pieces, together=True)
     assert max(lengths) > 3
     assert in_runs == publish(tmp_path / "single", pieces, together=False)
+
+
+def test_records_of_one_chunk_differ_in_everything(home, channel, readers):
+    """They are framed together: keys of all lengths, properties, and bodies beyond frame_max."""
+    declare(channel, "log")
+    channel.exchange_declare("all", "fanout")
+    channel.queue_bind("log", "all")
+    sent = []
+    for number in range(60):
+        exchange, key = ("all", "k" * (number // 10)) if number % 10 > 4 else ("", "log")
+        headers = {"n": number} if number % 7 == 0 else None
+        body = b"%d" % number * (100_000 if number in (17, 40) else number % 3)
+        properties = pika.BasicProperties(headers=headers)
+        channel.basic_publish(exchange, key, body, properties)
+        sent.append((exchange, key, (headers or {}).get("n"), number, body))
+    reader = readers("log", x_stream_offset="first", acks=False, prefetch=50).read(50)
+    reader.channel.basic_nack(10, multiple=True, requeue=True)
+    reader.read(60)
+    received = [
+        (
+            method.exchange,
+            method.routing_key,
+            properties.headers.get("n"),
+            properties.headers["x-stream-offset"],
+            body,
+        )
+        for method, properties, body in reader.records
+    ]
+    assert received[:50] == sent[:50]
+    assert received[50:60] == sent[:10]
+    methods = [method for method, _, _ in reader.records]
+    assert [method.delivery_tag for method in methods[:60]] == [*range(1, 61)]
+    assert [method.redelivered for method in methods[:60]] == [False] * 50 + [True] * 10

@@ -332,7 +332,8 @@ def _pages_of_trees(file: SqliteFile, schema: Schema) -> Iterator[tuple[str, lis
 
 def _targets(file: SqliteFile, pages: dict[str, list[int]]) -> Iterator[Target]:
     yield Target(1, "the header and schema", "first page")
-    yield Target(2, "the pointer map", "page")
+    for number in filter(file.is_map_page, range(2, file.page_count + 1)):
+        yield Target(number, "the pointer map", "page")
     for tree, (root, *rest) in pages.items():
         yield Target(root, tree, "root")
         nodes = {number: file.maybe_node(number) for number in rest}

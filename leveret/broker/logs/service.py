@@ -244,7 +244,7 @@ class LogService:
         """Records that the member has not fetched yet."""
         entries = await member.fetch(count, min(wait, MAX_WAIT_SECONDS))
         return [
-            _log_record(entry.cursor.assignment.partition, entry.message.record)
+            _log_record(entry.cursor.assignment.partition, entry.record)
             for entry in entries
             if entry.cursor.assignment is not None
         ]

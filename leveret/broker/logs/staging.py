@@ -67,6 +67,7 @@ class StagedLog:
     """The partitions of a log that is not declared yet, and its exchange, bound to them."""
 
     exchange: Exchange
+    names: Sequence[str]
     partitions: list[LogQueue] = field(default_factory=list)
     definitions: list[QueueDefinition] = field(default_factory=list)
     waiting: list[OnStaged] = field(default_factory=list)
@@ -100,10 +101,10 @@ class LogStaging:
         if staged is None:
             require_unreserved("queue", spec.name)
             vhost.check_new_queue(spec)
-            new = len(names) + sum(len(each.partitions) for each in self._staged.values())
+            new = len(names) + sum(len(each.names) for each in self._staged.values())
             self._logs.require_files(vhost.label(spec.name), new)
-            staged = self._staged[key] = StagedLog(Exchange(partitioned_exchange(spec.name)))
-            task = asyncio.get_running_loop().create_task(self._run(key, spec, names))
+            staged = self._staged[key] = StagedLog(Exchange(partitioned_exchange(spec.name)), names)
+            task = asyncio.get_running_loop().create_task(self._run(key, spec))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         staged.waiting.append(then)
@@ -146,14 +147,15 @@ class LogStaging:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self._thread.shutdown)
 
-    async def _run(self, key: Key, spec: QueueSpec, names: list[str]) -> None:
+    async def _run(self, key: Key, spec: QueueSpec) -> None:
         staged = self._staged[key]
         error: BrokerError | None = BrokerError("the broker is stopping")
         try:
-            await self._make(key[0], staged, spec, names)
+            await self._make(key[0], staged, spec)
             staged.is_complete, error = True, None
-        except BrokerError as refused:
-            error = refused
+        except (BrokerError, OSError) as problem:
+            reason = f"cannot open {key[0].label(spec.name)}: {problem}"
+            error = problem if isinstance(problem, BrokerError) else BrokerError(reason)
             logger.error("%s", error.explanation)
         finally:
             for then in staged.waiting:
@@ -161,10 +163,8 @@ class LogStaging:
             if self._staged.pop(key, None) is not None:
                 self._thread.submit(remove_all, [log.partition for log in staged.partitions])
 
-    async def _make(
-        self, vhost: VirtualHost, staged: StagedLog, spec: QueueSpec, names: list[str]
-    ) -> None:
-        loop, parents = asyncio.get_running_loop(), ParentDirectories()
+    async def _make(self, vhost: VirtualHost, staged: StagedLog, spec: QueueSpec) -> None:
+        loop, parents, names = asyncio.get_running_loop(), ParentDirectories(), staged.names
         log_spec = replace(parse_log_spec(spec, vhost.label(spec.name)), partitions=0)
         for start in range(0, len(names), PARTITIONS_AT_ONCE):
             for number in range(start, min(start + PARTITIONS_AT_ONCE, len(names))):

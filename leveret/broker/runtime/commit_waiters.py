@@ -123,11 +123,12 @@ class CommitWaiters:
                 store = self._store
                 batch_number = store.current_batch_number if results is None else store.batch_number
             if ledger.accepted(batch_number, count) is ConfirmWait.NEW_BATCH:
-                if results is not None:  # otherwise messages are in the batch
-                    self._store.await_batch()
                 on_committed = partial(ledger.on_committed, batch_number)
                 on_failed = partial(ledger.on_failed, batch_number)
-                self._waiting.setdefault(batch_number, []).append((on_committed, on_failed))
+                if results is not None:  # the batch may be empty, or committed before
+                    self.when_committed(batch_number, on_committed, on_failed)
+                else:
+                    self._waiting.setdefault(batch_number, []).append((on_committed, on_failed))
 
     async def committed(self, sync: bool = False) -> CommitOutcome:
         """Wait until the batch that contains everything done so far is decided."""

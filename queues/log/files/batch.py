@@ -25,7 +25,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise, repeat
 from operator import add
 from typing import NamedTuple
@@ -38,6 +38,7 @@ MAX_BATCH_RECORDS = 16_384
 MAX_BATCH_BYTES = 1 << 20
 MAX_BATCH_LENGTH = (1 << 31) - 1
 _ALIGNMENT = 8
+_SHORT = 1 << 12
 
 # magic, crc of the header from `payload crc` on, payload crc, length, log id, base offset,
 # count, span, first time ms, last time ms, bytes of producers, flags (0)
@@ -324,13 +325,20 @@ def _pack(
 
 def _ends(column: Sequence[bytes]) -> bytes:
     """The end positions of the values, starting with 0."""
-    count = len(column)
-    if count > 1 and column.count(column[0]) == count:
-        size = len(column[0])
-        return (
-            array("i", range(0, size * count + 1, size)).tobytes() if size else bytes(4 + 4 * count)
-        )
+    count, sizes = len(column), {*map(len, column)}
+    if len(sizes) == 1 and count <= MAX_BATCH_RECORDS:
+        (size,) = sizes
+        if size <= _SHORT:
+            return _multiples(size)[: 4 * (count + 1)]
     return array("i", accumulate(map(len, column), initial=0)).tobytes()
+
+
+@lru_cache(maxsize=32)
+def _multiples(size: int) -> bytes:
+    """The end positions of values of this size."""
+    if not size:
+        return bytes(4 * (MAX_BATCH_RECORDS + 1))
+    return array("i", range(0, size * (MAX_BATCH_RECORDS + 1), size)).tobytes()
 
 
 def split(records: Columns, total: int) -> list[tuple[int, int]]:

@@ -200,10 +200,10 @@ def database(tmp_path):
 
 texts = st.sampled_from(["", "a", "ünï", "x" * 100])
 times = st.integers(995, 1_005)
-kept = st.sampled_from(Keep)
+kept = st.sampled_from([Keep.FULL, Keep.FULL, Keep.FULL, Keep.METADATA, Keep.NOTHING])
 sent_messages = st.builds(
     Sent,
-    skipped=st.sampled_from([0, 0, 0, 1, 5]),
+    skipped=st.sampled_from([0, 0, 0, 0, 0, 1, 5]),
     time_ms=times,
     origin=st.sampled_from([0, 1, 1, 2]),
     exchange=texts,
@@ -214,13 +214,13 @@ sent_messages = st.builds(
     body=st.binary(max_size=40) | st.just(b"x" * 3_000),
     keep=kept,
     is_stripped=st.booleans(),
-    ends_pack=st.booleans(),
+    ends_pack=st.sampled_from([False, False, False, True]),
 )
 batches = st.lists(
     st.tuples(st.lists(sent_messages, min_size=1, max_size=12), st.booleans(), st.booleans()),
     max_size=6,
 )
-spans = st.tuples(st.integers(0, 40), st.integers(0, 40) | st.just(2**62))
+spans = st.tuples(st.integers(0, 20), st.integers(0, 40) | st.just(2**62))
 selections = st.builds(
     Selection,
     since_ms=st.none() | times,
@@ -268,7 +268,11 @@ def test_range_cuts_the_first_and_the_last_pack(database):
     database.add([Sent(body=bytes([at])) for at in range(20)])
     database.add([Sent(skipped=1, body=bytes([at])) for at in range(20)])
     for span in ((1, 21), (5, 6), (6, 31), (21, 23), (22, 24), (60, 61), (61, 90)):
-        assert database.read(span) == database.expected(span)
+        expected = database.expected(span)
+        assert database.read(span) == expected
+        with LocalSource(database.directory) as source:
+            counted = source.count(Request("messages", span[0], span[1], ()))
+        assert (counted["rows"], counted["bytes"]) == (len(expected), len(expected))
 
 
 def test_pack_is_cut_by_time(database):
@@ -280,7 +284,7 @@ def test_pack_is_cut_by_time(database):
 
 def test_content_is_read_only_of_packs_with_selected_messages(database):
     for at in range(4):
-        database.add([Sent(time_ms=1_000 + at, origin=1 + at // 2, body=b"x" * 500)] * 10)
+        database.add([Sent(time_ms=1_000 + at, origin=1 + at % 2, body=b"x" * 500)] * 10)
     everything, one, half = ReadStats(), ReadStats(), ReadStats()
     database.read(stats=everything)
     assert len(database.read(selection=Selection(1_003), stats=one)) == 10
@@ -333,6 +337,11 @@ def resized(sizes: bytes) -> bytes:
     return bytes([sizes[0] + 1]) + sizes[1:4] + bytes([sizes[4] - 1]) + sizes[5:]
 
 
+def shortened(data: bytes) -> bytes:
+    """The header ends within its fixed part, and the body is longer by as much."""
+    return data[:3] + (2).to_bytes(4, "big") + data[7:11] + (13).to_bytes(8, "big") + data[19:]
+
+
 DAMAGE = {
     "no runs": ("runs", lambda runs: b""),
     "runs too short": ("runs", lambda runs: runs[:-1]),
@@ -358,6 +367,7 @@ DAMAGE = {
     "data too long": ("data", lambda data: data + b"x"),
     "wrong length of a header": ("data", lambda data: data[:3] + b"\0\0\0\xff" + data[7:]),
     "header too short": ("data", lambda data: data[:3] + b"\0\0\0\2" + data[7:]),
+    "header shorter than its fixed part": ("data", shortened),
     "wrong size of a body": ("data", lambda data: data[:18] + b"\x70" + data[19:]),
     "body of 2**63 bytes": ("data", lambda data: data[:11] + b"\xff" * 8 + data[19:]),
     "wrong properties": ("data", lambda data: data[:19] + b"\xff\xf0" + data[21:]),
@@ -369,6 +379,14 @@ def test_damaged_pack_is_reported(database, case):
     database.add([Sent(skipped=at % 2, body=b"x" * at) for at in (1, 2, 3, 4)])
     database.change(*DAMAGE[case])
     with pytest.raises(SourceError, match=r"the database file is damaged\.$"):
+        database.read()
+
+
+def test_data_that_is_longer_than_its_messages_is_damage(database):
+    """It looks like the body of each of them in parts."""
+    database.add([Sent(body=b"x", is_stripped=True)] * 2)
+    database.change("data", lambda data: data + b"x")
+    with pytest.raises(SourceError, match="content of message 1 cannot be read"):
         database.read()
 
 

@@ -34,7 +34,7 @@ from leveret.queues.storage.trims import Trims
 from tests.contract.stores import PROPERTIES, Harness, run_of_one
 from tests.support.pack_pages import PageContent, content_by_page
 
-SINGLE, MESSAGES = 3_000, 4_000
+SINGLE, MESSAGES = 3_000, 5_000
 """With bodies of 2.6 KB. Each of the first ones is a pack, so that there is more than one interior
 page below the root of the table; the others are in packs of ten."""
 
@@ -138,6 +138,17 @@ async def test_destroyed_root_loses_nothing_of_a_larger_table(data: Path, name: 
     assert await read_all(harness) == list(range(1, MESSAGES + 1))
     assert len(harness.query("SELECT 1 FROM users")) == 200
     assert len(harness.query("SELECT 1 FROM bindings")) == 200
+    assert lost_texts(harness) == ""
+    await harness.close()
+
+
+async def test_destroyed_page_of_the_pointer_map_loses_nothing(data: Path):
+    """The children of a page are on more than one page of the map."""
+    with SqliteFile(data / "leveret.db") as file:
+        first, _ = filter(file.is_map_page, range(2, file.page_count + 1))
+    overwrite(data, first)
+    harness = Harness(data)
+    assert await read_all(harness) == list(range(1, MESSAGES + 1))
     assert lost_texts(harness) == ""
     await harness.close()
 
