@@ -16,6 +16,12 @@ FOR_ALL := $(VENV)/.installed-for-all
 SEMGREP := $(VENV)/semgrep/bin/semgrep
 UV := $(VENV)/uv/bin/uv
 LOWEST := $(VENV)/lowest
+# mypyc, which compiles the hot path; not in .venv itself, where `make run` needs no such tools.
+MYPYC := $(VENV)/compile/bin/mypyc
+# The fast tests that run in the compiled form, too.
+COMPILED_TESTS := tests/unit/amqp_server tests/unit/model tests/unit/queues tests/unit/storage \
+    tests/unit/log tests/unit/test_form.py tests/semantics tests/contract \
+    tests/integration/test_runs.py tests/packaging/test_compiled_wheel.py
 # Pins of an application from a year ago that uses the pytest plugin.
 YEAR_OLD := fastapi==0.121.3 sqlalchemy==2.0.44
 # Tools of the tests that must run with any version of the dependencies.
@@ -30,7 +36,7 @@ LOWEST_TESTS := tests/plugin tests/contract tests/unit/amqp_server tests/unit/st
     tests/integration/test_pika.py tests/integration/test_aio_pika.py tests/integration/test_runs.py
 
 .DEFAULT_GOAL := check
-.PHONY: check help setup run test test-random test-lowest lock coverage clients deploy-check lint format bench torture torture-spark ui docs docs-check readme wheel clean
+.PHONY: check help setup run compile test test-compiled test-random test-lowest lock coverage clients deploy-check lint format bench torture torture-spark ui docs docs-check readme wheel clean
 
 check: lint test  ## Lint, types and tests (the default)
 
@@ -52,12 +58,19 @@ setup: $(FOR_ALL) ui  ## Create .venv with everything for tests and lint
 run: $(FOR_RUN)  ## Start a broker (installs only its own dependencies); ARGS="--memory ..."
 	@$(BIN)/python tools/build_ui.py --fetch-node || \
 	    echo "Starting without the web UI; the HTTP API is not affected."
+	@tools/compile-later "$(MAKE)"
 	@exec $(BIN)/leveret serve $(ARGS)
+
+compile: $(FOR_RUN) $(MYPYC)  ## Compile the hot path into build/compiled, which `make run` then uses
+	@$(VENV)/compile/bin/python tools/compile_modules.py
 
 # Spark and Chromium tests each stay in one process (tests/conftest.py).
 test: setup  ## Run the tests; K=expression selects some, WORKERS=0 uses one process
-	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder \
+	LEVERET_COMPILED=0 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder \
 	    $(if $(K),-k "$(K)") $(ARGS)
+
+test-compiled: $(FOR_DEV) ui compile  ## Run the fast tests with the compiled hot path
+	LEVERET_COMPILED=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(COMPILED_TESTS) $(ARGS)
 
 clients: $(FOR_DEV)  ## Test clients in other languages (Go, Ruby, Java, PHP, C, Node); installs them
 	@tools/system-part clients
@@ -72,11 +85,11 @@ deploy-check: $(FOR_DEV) ui  ## Test the documented installations (make run, pip
 	    tests/packaging/test_container.py tests/packaging/test_first_steps.py $(ARGS)
 
 test-random: setup  ## Run the tests in random order with new Hypothesis examples; SEED=number repeats a run
-	RANDOM_EXAMPLES=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -p randomly \
+	LEVERET_COMPILED=0 RANDOM_EXAMPLES=1 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -p randomly \
 	    $(if $(SEED),--randomly-seed=$(SEED)) $(if $(K),-k "$(K)") $(ARGS)
 
 coverage: setup  ## Run the tests and report line and branch coverage; build/coverage
-	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --cov --cov-report=term:skip-covered \
+	LEVERET_COMPILED=0 $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder --cov --cov-report=term:skip-covered \
 	    --cov-report=html:build/coverage --cov-report=json:build/coverage.json $(ARGS)
 	$(BIN)/python tools/coverage_figure.py build/coverage.json
 
@@ -130,8 +143,9 @@ docs-check: $(FOR_DEV)  ## Check that the documentation matches the code and tha
 readme: $(FOR_DEV)  ## Copy the main figures from docs/performance.md into README.md
 	$(BIN)/python tools/readme_figures.py
 
-wheel: $(FOR_DEV) ui  ## Build sdist and wheel, with the web UI, in dist/
+wheel: $(FOR_DEV) ui  ## Build sdist, pure wheel and platform wheel, with the web UI, in dist/
 	$(BIN)/python -m hatchling build -t sdist -t wheel
+	LEVERET_BUILD_COMPILED=1 $(BIN)/python -m hatchling build -t wheel
 
 clean:  ## Remove builds and caches, but not .venv and data
 	rm -rf build dist http_admin/ui/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -158,6 +172,13 @@ $(FOR_DEV): pyproject.toml requirements/dev.lock | $(BIN)/python
 	@echo "Installing the development dependencies into $(VENV)."
 	@$(call install,dev)
 	@touch $(FOR_RUN) $@
+
+$(MYPYC): requirements/compile.lock | $(BIN)/python
+	@echo "Installing mypyc into a separate environment."
+	@$(BIN)/python -m venv $(VENV)/compile >/dev/null
+	@$(VENV)/compile/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --require-hashes --requirement requirements/compile.lock
+	@touch $@
 
 # semgrep needs older versions of packages that other tools use.
 $(SEMGREP): | $(BIN)/python

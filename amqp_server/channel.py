@@ -59,6 +59,7 @@ from leveret.model.errors import (
 )
 from leveret.model.history import OriginKind
 from leveret.model.message import DIRECT_REPLY_TO, LargeBody, Message, replace_property
+from leveret.model.mypyc import mypyc_attr
 from leveret.model.run import Run
 from leveret.model.store import StagedRuns, StoreState
 from leveret.queues.counters import QueueCounters
@@ -170,7 +171,10 @@ class Confirms:
         return b"".join(answers)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Channel:
+    __deletable__ = ("topology",)
+
     def __init__(self, connection: AmqpConnection, number: int) -> None:
         self.connection = connection
         self.flow = connection.flow

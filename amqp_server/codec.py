@@ -179,20 +179,6 @@ def _argument_end(wire_type: str, payload: bytes, position: int, limit: int) -> 
     return position + _WIDTHS[wire_type]
 
 
-class QueueDeclareOk(commands.Queue.DeclareOk):
-    """RabbitMQ allows any UTF-8 in a queue name; pamqp's own check is stricter."""
-
-    def validate(self) -> None:
-        return None
-
-
-class ChannelOpenOk(commands.Channel.OpenOk):
-    """The reserved channel id is sent empty, as RabbitMQ sends it."""
-
-    def validate(self) -> None:
-        return None
-
-
 def encode_method(channel: int, method: Method) -> bytes:
     payload = method.marshal()
     head = _METHOD_FRAME.pack(

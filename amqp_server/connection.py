@@ -22,7 +22,6 @@ from leveret.amqp_server.cleanup import Cleanup
 from leveret.amqp_server.codec import (
     HEARTBEAT_FRAME,
     PROTOCOL_HEADER,
-    ChannelOpenOk,
     Method,
     commands,
     encode_method,
@@ -34,6 +33,7 @@ from leveret.amqp_server.flow_control import (
     Transport,
 )
 from leveret.amqp_server.publish_cache import PublishCache
+from leveret.amqp_server.replies import ChannelOpenOk
 from leveret.amqp_server.transport import WRITE_HIGH_WATER
 from leveret.amqp_server.wire import (
     BadProtocolHeader,

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from leveret.amqp_server.codec import Method, QueueDeclareOk, commands, encode_method
+from leveret.amqp_server.codec import Method, commands, encode_method
+from leveret.amqp_server.replies import QueueDeclareOk
 from leveret.bindings import Binding, Destination, DestinationKind
 from leveret.broker import Action
 from leveret.broker.access.declare_permissions import (

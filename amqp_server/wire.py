@@ -175,6 +175,7 @@ class WireSink(Protocol):
 class WireChannel:
     """The wire's state of one channel: open or closing, and the content received so far."""
 
+    __deletable__ = ("sink",)
     __slots__ = ("body", "header", "missing", "pieces", "publish", "sink", "sizes", "state")
 
     def __init__(self, sink: ChannelSink) -> None:
@@ -199,6 +200,8 @@ class BadProtocolHeader(ProtocolError):
 
 class Wire:
     """The frames and protocol states of one connection."""
+
+    __deletable__ = ("sink",)
 
     def __init__(self, sink: WireSink, max_message_size: int) -> None:
         self.sink = sink

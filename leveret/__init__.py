@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from leveret.model import form
+
 if TYPE_CHECKING:
     from leveret.launch import RunningBroker as Broker
     from leveret.launch import ThreadedBroker, in_process_settings
 
 __version__ = "0.2.0"
 __all__ = ["Broker", "ThreadedBroker", "in_process_settings"]
+
+form.install()
 
 
 def __getattr__(name: str) -> Any:

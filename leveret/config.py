@@ -456,7 +456,7 @@ KEYS: Mapping[str, Key] = {key.name: key for key in _declared()}
 # Variables with our prefix that are not settings: those of the command line and of the tests, and
 # those that Kubernetes and container links define for a service named "leveret".
 _OTHER_VARIABLE = (
-    r"LEVERET_(CONFIG|BROKER|URL|USER|USERNAME|PASSWORD|VHOST|PORT|NAME|PORT_\d+_.*"
+    r"LEVERET_(COMPILED|CONFIG|BROKER|URL|USER|USERNAME|PASSWORD|VHOST|PORT|NAME|PORT_\d+_.*"
     r"|(TEST|BENCH|SPARK|SERVICE|ENV)_.*)"
 )
 

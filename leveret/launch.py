@@ -23,11 +23,13 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from leveret import __version__
 from leveret.amqp_server.server import AmqpServer
 from leveret.broker import Broker
 from leveret.broker.broker import StartKind
 from leveret.config import Settings, load_settings
 from leveret.logging_setup import configure_logging
+from leveret.model import form
 from leveret.model.clock import Clock
 from leveret.model.store import OnCommitted, OnFailed, Store, StoreError
 from leveret.stored_history import StoredHistory
@@ -401,6 +403,8 @@ class ThreadedBroker:
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
     configure_logging(settings)
+    python = sys.version.split()[0]
+    log.info("leveret %s starts: %s on Python %s", __version__, form.current(), python)
     os.umask(0o077)  # files are readable by their owner only
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:

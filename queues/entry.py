@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import islice
 from secrets import randbelow
-from typing import ClassVar
 
 from leveret.model.history import EventKind
 from leveret.model.message import Address, LargeContent, Message, edit_headers
+from leveret.model.mypyc import mypyc_attr
 from leveret.model.run import Run
 
 MAX_SAMPLED = 100
@@ -29,6 +29,7 @@ class Outcome(Enum):
     REQUEUE = EventKind.REQUEUED
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Entry:
     """`id` is the message's global number, which orders the queue.
 
@@ -37,9 +38,6 @@ class Entry:
     """
 
     __slots__ = ("delivery_count", "expires_ms", "id", "message", "redelivered")
-
-    is_record: ClassVar[bool] = False
-    """Whether it is a record of a log."""
 
     def __init__(self, message: Message, redelivered: bool = False) -> None:
         self.message = message
@@ -56,8 +54,12 @@ class Entry:
         """Whether an ack would have no effect, because a consumer group took the record away."""
         return False
 
-    @staticmethod
-    def framed(entries: Sequence[Entry], channel: int, frame_max: int) -> Framed:
+    @property
+    def is_record(self) -> bool:
+        """Whether it is a record of a log."""
+        return False
+
+    def framed(self, entries: Sequence[Entry], channel: int, frame_max: int) -> Framed:
         """Addresses and content frames of entries, made together; only for records of a log."""
         raise NotImplementedError
 

@@ -49,6 +49,7 @@ from leveret.http_admin.schemas.broker import (
     OverviewRow,
 )
 from leveret.http_admin.schemas.common import MessageStats, QueueTotals
+from leveret.model import form
 from leveret.model.compatibility import RABBITMQ_VERSION
 
 router = APIRouter(prefix="/api", tags=["overview"], responses=ERROR_RESPONSES)
@@ -102,6 +103,7 @@ def _names(broker: Broker) -> OverviewNames:
         "exchange_types": exchange_types(),
         "product_name": PRODUCT,
         "product_version": product_version(),
+        "form": form.current(),
         "rabbitmq_version": RABBITMQ_VERSION,
         "cluster_name": broker.cluster_name,
         "cluster_tags": {},

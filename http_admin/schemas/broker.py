@@ -68,6 +68,7 @@ class OverviewNames(TypedDict):
     exchange_types: list[ComponentRow]
     product_name: str
     product_version: str
+    form: str
     rabbitmq_version: str
     cluster_name: str
     cluster_tags: dict[str, str]

@@ -26,6 +26,7 @@ STOP_POLL = 0.05
 _OVERVIEW = {
     "product": "product_name",
     "version": "product_version",
+    "form": "form",
     "compatible with RabbitMQ": "rabbitmq_version",
     "node": "node",
     "cluster": "cluster_name",
@@ -58,7 +59,7 @@ _DISK_USES = {
 
 @command
 def status(session: Session) -> None:
-    """Show version, uptime, alarms, listeners, totals and rates."""
+    """Show version, form (compiled or pure Python), uptime, alarms, listeners, totals and rates."""
     overview = session.api.get("overview")
     nodes = session.api.get("nodes") or []
     if session.out.is_machine_readable:

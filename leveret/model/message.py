@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.model.errors import ProtocolError
 from leveret.model.history import Keep
+from leveret.model.mypyc import mypyc_attr
 from leveret.model.tables import (
     Table,
     check_table,
@@ -146,6 +147,7 @@ def part_count(size: int) -> int:
     return -(-size // PART_BYTES)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Message:
     """Shared by every queue it was routed to. `id` is global, and set when it is routed."""
 
@@ -154,17 +156,22 @@ class Message:
         "scan", "stored", "time_ms",
     )  # fmt: skip
 
-    large_body: LargeBody | None = None
-
     def __init__(
-        self, address: Address, channel: int, frames: bytes, header_size: int, body_size: int
+        self,
+        address: Address,
+        channel: int,
+        frames: bytes,
+        header_size: int,
+        body_size: int,
+        known: Scan | None = None,
     ) -> None:
+        """`known` is the scan of the properties, if the caller has it."""
         self.address = address
         self.channel = channel
         self.frames = frames
         self.header_size = header_size
         self.body_size = body_size
-        self.scan: Scan = scan(frames[19 : 7 + header_size])
+        self.scan: Scan = known or scan(frames[19 : 7 + header_size])
         self.id = 0
         self.time_ms = 0
         self.origin = 0
@@ -189,24 +196,13 @@ class Message:
     @staticmethod
     def of_parts(address: Address, properties: bytes, body: Body, known: Scan) -> Message:
         """`build` for a caller that has scanned the properties already."""
-        made: Message
+        header_size = HEADER_FIXED + len(properties)
         if isinstance(body, bytes) and len(body) <= LARGE_BODY:
-            made = Message.__new__(Message)
-            made.channel = 1
-            made.frames = content_frames(1, properties, body, max(len(body), 1) + FRAME_OVERHEAD)
-        else:
-            made = LargeMessage.__new__(LargeMessage)
-            made.channel = 0
-            made.frames = _header_frame(0, properties, len(body))
-            made.large_body = LargeBody([body]) if isinstance(body, bytes) else body
-        made.address = address
-        made.header_size = HEADER_FIXED + len(properties)
-        made.body_size = len(body)
-        made.scan = known
-        made.id = made.time_ms = made.origin = 0
-        made.keep = Keep.NOTHING
-        made.stored = False
-        return made
+            frames = content_frames(1, properties, body, max(len(body), 1) + FRAME_OVERHEAD)
+            return Message(address, 1, frames, header_size, len(body), known)
+        header_frame = _header_frame(0, properties, len(body))
+        large_body = LargeBody([body]) if isinstance(body, bytes) else body
+        return LargeMessage(address, header_frame, header_size, large_body, known)
 
     def __repr__(self) -> str:
         address = self.address
@@ -227,6 +223,11 @@ class Message:
     @property
     def body(self) -> bytes:
         return self.frames[15 + self.header_size : -1] if self.body_size else b""
+
+    @property
+    def large_body(self) -> LargeBody | None:
+        """The body, if it is kept in pieces."""
+        return None
 
     @property
     def content_size(self) -> int:
@@ -263,22 +264,29 @@ class LargeMessage(Message):
     """A message with a large body. `frames` is its header frame only, and `channel` is 0, which no
     delivery has, so that every delivery calls `content`."""
 
-    __slots__ = ("large_body",)
-
-    large_body: LargeBody
+    __slots__ = ("_large_body",)
 
     def __init__(
-        self, address: Address, header_frame: bytes, header_size: int, body: LargeBody
+        self,
+        address: Address,
+        header_frame: bytes,
+        header_size: int,
+        body: LargeBody,
+        known: Scan | None = None,
     ) -> None:
-        super().__init__(address, 0, header_frame, header_size, len(body))
-        self.large_body = body
+        super().__init__(address, 0, header_frame, header_size, len(body), known)
+        self._large_body = body
+
+    @property
+    def large_body(self) -> LargeBody | None:
+        return self._large_body
 
     @property
     def body(self) -> bytes:
-        return bytes(self.large_body)
+        return bytes(self._large_body)
 
-    def content(self, channel: int, frame_max: int) -> LargeContent:
-        return LargeContent(channel, self.properties, self.large_body.pieces, frame_max)
+    def content(self, channel: int, frame_max: int) -> bytes | LargeContent:
+        return LargeContent(channel, self.properties, self._large_body.pieces, frame_max)
 
 
 class LargeContent:

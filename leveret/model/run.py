@@ -126,23 +126,35 @@ class Run:
             properties = frames[19 : 7 + header_size]
             if properties != known:
                 known, found = properties, scan(properties)
-            message = Message.__new__(Message)
-            message.address, message.channel, message.frames = address, channel, frames
-            message.header_size, message.body_size = header_size, body_size
+            message = Message(address, channel, frames, header_size, body_size, found)
             message.id, message.time_ms, message.origin = message_id, time_ms, origin
-            message.scan, message.keep, message.stored = found, keep, is_stored
+            message.keep, message.stored = keep, is_stored
             made.append(message)
         return made
 
+    def make_message(self, index: int) -> Message:
+        """`make_messages` for one message."""
+        if self._messages is not None:
+            return self._messages[index]
+        frames, header_size = self.frames[index], self.header_sizes[index]
+        message = Message.__new__(Message)
+        message.address, message.channel, message.frames = self.address, self.channel, frames
+        message.header_size, message.body_size = header_size, self.body_sizes[index]
+        message.id, message.time_ms, message.origin = self.ids[index], self.time_ms, self.origin
+        message.keep, message.stored = self.keep, self.is_stored
+        is_last = index == len(self.frames) - 1
+        message.scan = self.scan if is_last else scan(frames[19 : 7 + header_size])
+        return message
+
     def copy(self, part: slice) -> Run:
         """A run of a part of its messages, which keeps none of the others in memory."""
-        made = Run.__new__(Run)
-        made.address, made.channel = self.address, self.channel
-        made.frames, made.ids = self.frames[part], self.ids[part]
-        made.header_sizes, made.body_sizes = self.header_sizes[part], self.body_sizes[part]
+        frames, header_sizes = self.frames[part], self.header_sizes[part]
+        last = scan(frames[-1][19 : 7 + header_sizes[-1]])
+        sizes = self.body_sizes[part]
+        made = Run(self.address, self.channel, frames, header_sizes, sizes, last)
+        made.ids = self.ids[part]
         made.persistent, made.is_stored = self.persistent, self.is_stored
         made.time_ms, made.origin, made.keep = self.time_ms, self.origin, self.keep
-        made.scan = scan(made.frames[-1][19 : 7 + made.header_sizes[-1]])
         made._longest_frame = self._longest_frame
         made._messages = None if self._messages is None else self._messages[part]
         return made

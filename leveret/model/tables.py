@@ -298,7 +298,7 @@ def type_names(data: bytes) -> dict[str, str]:
 
 def edit_table(data: bytes, remove: frozenset[str], add: Mapping[str, Any]) -> bytes:
     """The table with some keys removed and others added; all other fields keep their bytes."""
-    fields = split_fields(data, remove | add.keys())[0] + encode_table(add)[4:]
+    fields = split_fields(data, remove.union(add))[0] + encode_table(add)[4:]
     return _LENGTH.pack(len(fields)) + fields
 
 

@@ -20,6 +20,8 @@ MAX_INSERTED, MIN_DISTANCE = 64, 64
 """Up to `MAX_INSERTED` entries that belong more than `MIN_DISTANCE` places each from the front are
 inserted one by one: `deque.insert` moves as many entries, but without a Python step for each."""
 
+MIN_PART = 8
+"""Smaller parts of runs are taken as entries, together with what follows them."""
 MIN_DEALT = 4
 """Fewer messages of a run per consumer are dealt out as entries, which takes no longer."""
 
@@ -94,9 +96,12 @@ class FifoReady:
         return first
 
     def _pop_of_run(self, part: RunPart) -> Entry:
-        (entry,) = part.split(1).entries()
-        if not part.count:
+        entry = Entry(part.run.make_message(part.start))
+        if part.count == 1:
             self._items.popleft()
+        else:
+            part.start += 1
+            part.count -= 1
         return entry
 
     def clear(self) -> None:
@@ -146,7 +151,7 @@ class FifoReady:
         expires is taken alone, because the clock is checked before each of them.
         """
         part = self._items[0]
-        if isinstance(part, Entry):
+        if isinstance(part, Entry) or (part.count < MIN_PART and len(self._items) > 1):
             return self._take_entries(credit, last_id)
         count = min(credit, part.count)
         if count > 1:
@@ -166,11 +171,18 @@ class FifoReady:
         entries: list[Entry] = []
         while credit and items and budget > 0:
             entry = items[0]
-            if isinstance(entry, RunPart) or entry.id > last_id or (entry.expires_ms and entries):
+            if entry.id > last_id:
                 break
+            if isinstance(entry, RunPart):
+                if entry.count >= MIN_PART:
+                    break
+                entry = self._pop_of_run(entry)
+            elif entry.expires_ms and entries:
+                break
+            else:
+                items.popleft()
             budget -= entry.message.body_size + BYTES_PER_MESSAGE
             entries.append(entry)
-            items.popleft()
             credit -= 1
         self._count -= len(entries)
         return entries

@@ -11,17 +11,21 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
+from leveret.model.history import Keep
 from leveret.model.message import (
     BASIC_CLASS,
     FRAME_BODY,
     FRAME_HEADER,
     FRAME_OVERHEAD,
+    HEADER_FIXED,
     LARGE_BODY,
     Address,
+    Headers,
     LargeContent,
     Message,
     content_frames,
     edit_headers,
+    scan_edited,
 )
 from leveret.queues.entry import Entry, Framed
 from leveret.queues.log.files import Record
@@ -146,21 +150,24 @@ class LogMessage(Message):
 
     __slots__ = ("framer", "record")
 
-    channel = 0
-    frames = b""
-
     def __init__(self, record: Record, framer: DeliveryFramer) -> None:
         self.record = record
         self.framer = framer
         self.address = framer.address(record)
+        self.channel = 0
+        self.frames = b""
+        properties = framer.properties(record)
+        self.header_size = HEADER_FIXED + len(properties)
+        self.body_size = len(record.body)
+        self.scan = scan_edited(properties)
+        self.id = record.offset
+        self.time_ms = record.time_ms
+        self.origin = 0
+        self.keep = Keep.NOTHING
+        self.stored = False
 
-    def __getattr__(self, name: str) -> Any:
-        """Attributes that a delivery does not need are computed on demand."""
-        if name not in Message.__slots__:
-            raise AttributeError(name)
-        message = Message.build(self.address, self.properties, self.record.body)
-        message.id, message.time_ms = self.record.offset, self.record.time_ms
-        return getattr(message, name)
+    def headers(self) -> Headers:
+        return Message.build(self.address, self.properties, self.record.body).headers()
 
     @property
     def properties(self) -> bytes:
@@ -169,10 +176,6 @@ class LogMessage(Message):
     @property
     def body(self) -> bytes:
         return self.record.body
-
-    @property
-    def body_size(self) -> int:  # type: ignore[override]  # computed, not assigned
-        return len(self.record.body)
 
     def content(self, channel: int, frame_max: int) -> bytes | LargeContent:
         return self.framer.frames(self.record, channel, frame_max)
@@ -183,14 +186,12 @@ class LogEntry(Entry):
 
     __slots__ = ("cursor", "record")
 
-    is_record = True
-    message: LogMessage
-    delivery_count = expires_ms = 0
-
     def __init__(self, record: Record, cursor: Cursor, redelivered: bool) -> None:
         self.record = record
         self.id = record[0]
         self.redelivered = redelivered
+        self.delivery_count = 0
+        self.expires_ms = 0
         self.cursor = cursor
 
     def __getattr__(self, name: str) -> Any:
@@ -198,6 +199,10 @@ class LogEntry(Entry):
             raise AttributeError(name)
         message = self.message = LogMessage(self.record, self.cursor.log.framer)
         return message
+
+    @property
+    def is_record(self) -> bool:
+        return True
 
     @property
     def is_fenced(self) -> bool:
@@ -208,11 +213,9 @@ class LogEntry(Entry):
         assignment = self.cursor.assignment
         return assignment is not None and assignment.is_fenced
 
-    @staticmethod
-    def framed(entries: Sequence[Entry], channel: int, frame_max: int) -> Framed:
-        entries = cast("Sequence[LogEntry]", entries)  # all from one cursor
-        framer = entries[0].cursor.log.framer
-        return framer.framed([entry.record for entry in entries], channel, frame_max)
+    def framed(self, entries: Sequence[Entry], channel: int, frame_max: int) -> Framed:
+        records = [entry.record for entry in cast("Sequence[LogEntry]", entries)]
+        return self.cursor.log.framer.framed(records, channel, frame_max)  # all from one cursor
 
 
 def _are_equal(values: Sequence[object]) -> bool:

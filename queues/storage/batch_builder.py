@@ -13,6 +13,7 @@ from typing import Final
 
 from leveret.model.definitions import Definition, QueueDefinition
 from leveret.model.history import SIZED_KINDS, EventKind
+from leveret.model.mypyc import mypyc_attr
 from leveret.model.run import Run
 from leveret.model.store import (
     DatabaseSize,
@@ -39,15 +40,19 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BatchBuilder:
     """Adds work to the current batch. Subclasses decide what happens to a taken batch."""
 
-    max_logs: float = inf
-    """The records of so many logs are in one batch; those of other logs wait for the next one."""
-
     def __init__(
-        self, *, on_committed: OnCommitted, on_failed: OnFailed, now_ms: Callable[[], int]
+        self,
+        *,
+        on_committed: OnCommitted,
+        on_failed: OnFailed,
+        now_ms: Callable[[], int],
+        max_logs: float = inf,
     ) -> None:
+        """A batch has the records of so many logs; those of other logs wait for the next one."""
         self.ids: Iterator[int] = count(1)
         self._part_ids: Iterator[int] = count(1)
         self.committed = 0
@@ -60,6 +65,7 @@ class BatchBuilder:
         self._on_committed: Final = on_committed
         self._on_failed: Final = on_failed
         self._now_ms: Final = now_ms
+        self._max_logs: Final = max_logs
         self._batch = Batch(1)
         self._later: deque[Batch] = deque()
         """The batches after the current one: log records for which that one has no room."""
@@ -206,7 +212,7 @@ class BatchBuilder:
             if sink in batch.logs:
                 return batch
         for batch in batches:
-            if len(batch.logs) < self.max_logs:
+            if len(batch.logs) < self._max_logs:
                 return batch
         self._later.append(Batch(batches[-1].number + 1))
         self._later[-1].must_not_lose.add_all(self._batch.must_not_lose)

@@ -87,8 +87,6 @@ WEAKER_SYNC_FOR_TESTS: Final = "LEVERET_TEST_SYNCHRONOUS"
 class SqlStore(BatchBuilder):
     """Implements `leveret.model.store.Store` on one SQLite file in the data directory."""
 
-    max_logs = LOGS_PER_BATCH
-
     def __init__(
         self,
         data_directory: Path,
@@ -99,7 +97,12 @@ class SqlStore(BatchBuilder):
         notes: Mapping[str, str] | None = None,
     ) -> None:
         """`notes` are stored in `meta`, for programs that read the data without the broker."""
-        super().__init__(on_committed=on_committed, on_failed=on_failed, now_ms=now_ms)
+        super().__init__(
+            on_committed=on_committed,
+            on_failed=on_failed,
+            now_ms=now_ms,
+            max_logs=LOGS_PER_BATCH,
+        )
         self._path = data_directory
         self._notes = dict(notes or {})
         self._directory: DataDirectory | None = None

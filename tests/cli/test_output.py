@@ -198,6 +198,7 @@ def test_cell(value, text):
 def test_status_shows_alarms_and_sizes(server, cli):
     server.answers["GET /api/overview"] = {
         "product_name": "Leveret",
+        "form": "compiled",
         "object_totals": {"queues": 4},
         "listeners": [{"protocol": "amqp", "ip_address": "::", "port": 5672}],
     }
@@ -205,6 +206,7 @@ def test_status_shows_alarms_and_sizes(server, cli):
     server.answers["GET /api/nodes"] = [node]
     rows = dict(line.split("\t") for line in cli("status", "-s").out.splitlines())
     assert rows["product"] == "Leveret"
+    assert rows["form"] == "compiled"
     assert rows["queues"] == "4"
     assert rows["alarms"] == "[memory]"
     assert rows["uptime"] == "1d 1h 1m 1s"

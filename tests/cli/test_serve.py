@@ -18,6 +18,7 @@ import trustme
 import leveret
 from leveret.config import ConfigError, Settings
 from leveret.launch import LaunchError, ThreadedBroker, in_process_settings
+from leveret.model import form
 from tests.support.brokers import running_leveret
 
 ROOT = Path(__file__).parents[2]
@@ -226,3 +227,18 @@ def test_wrong_settings_by_name_are_refused(start):
         start(http_enabeld=True)
     with pytest.raises(TypeError, match="either `settings` or single settings, not both: host"):
         start(in_process_settings(), host="127.0.0.1")
+
+
+def test_first_line_of_the_log_names_the_form(tmp_path):
+    command = [sys.executable, "-m", "leveret", "serve", "--memory"]
+    with subprocess.Popen(
+        [*command, "--amqp-port", "0", "--http-port", "0"], cwd=tmp_path, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.terminate()
+    assert (
+        f"INFO leveret: leveret {leveret.__version__} starts: {form.current()} on Python " in first
+    )

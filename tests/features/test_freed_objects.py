@@ -9,6 +9,7 @@ import pytest
 
 from leveret.amqp_server.ack_timeout import AckTimeouts
 from leveret.queues.spec import QueueSpec
+from tests.support.references import reference_to
 
 
 def is_freed(harness, reference):
@@ -24,7 +25,7 @@ async def test_deleted_queue_is_freed_before_its_expiry(harness, durable):
     await harness.settle()
     harness.vhost.delete_queue("q")
     await harness.settle()
-    reference = weakref.ref(queue)
+    reference = reference_to(queue)
     del queue
     assert is_freed(harness, reference)
 
@@ -38,7 +39,7 @@ async def test_delay_queue_of_a_deleted_exchange_is_freed(harness):
     (waiting,) = harness.broker.plugin_exchanges.delay_queues.by_exchange.values()
     harness.vhost.delete_exchange("later")
     await harness.settle()
-    reference = weakref.ref(waiting)
+    reference = reference_to(waiting)
     del waiting
     assert is_freed(harness, reference)
 

@@ -12,6 +12,7 @@ from leveret.broker import Broker
 from leveret.broker.access.passwords import hash_password
 from leveret.broker.messages import publish
 from leveret.http_admin.routes.operations import HIDDEN
+from leveret.model import form
 from leveret.model.definitions import PermissionDefinition
 from leveret.model.message import Address, Message, encode_properties
 from leveret.queues.spec import QueueSpec
@@ -42,6 +43,10 @@ def test_overview_of_empty_broker_has_the_fields_of_tools(api: httpx.Client) -> 
     protocols = {one["protocol"]: one["port"] for one in overview["listeners"]}
     assert protocols["http"] == api.base_url.port
     assert protocols["amqp"] > 0
+
+
+def test_overview_names_the_form_that_runs(api: httpx.Client) -> None:
+    assert api.get("/api/overview").json()["form"] == form.current()
 
 
 def test_overview_has_samples_if_requested(broker: Served, api: httpx.Client) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import pika.exceptions
@@ -24,6 +23,7 @@ from leveret.queues.log.cursor import (
 from leveret.queues.log.log_queue import LogQueue
 from tests.log.conftest import Home, declare, numbered, publish, wait_for
 from tests.support.polling import wait_until
+from tests.support.references import reference_to
 
 
 def call(home: Home, action: Any) -> Any:
@@ -253,7 +253,7 @@ def test_deleted_log_leaves_no_reference_cycle(home, channel, readers, partition
     left = call(
         home,
         lambda: [
-            weakref.ref(queue)
+            reference_to(queue)
             for name, queue in home.hub.vhosts["/"].queues.items()
             if name.startswith("log")
         ],

@@ -883,6 +883,7 @@ export interface components {
             erlang_full_version: string;
             erlang_version: string;
             exchange_types: components["schemas"]["ComponentRow"][];
+            form: string;
             is_op_policy_updating_enabled: boolean;
             listeners: components["schemas"]["ListenerRow"][];
             management_version: string;
