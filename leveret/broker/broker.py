@@ -53,7 +53,7 @@ from leveret.model.history import EventKind, Keep, OriginKind
 from leveret.model.message import Message
 from leveret.model.run import Run
 from leveret.model.store import BatchCommitted, BatchFailed, OnCommitted, OnFailed, Store
-from leveret.queues.classic.classic_queue import write_content
+from leveret.queues.classic.classic_queue import write_messages
 from leveret.queues.port import EnqueueResult, Target
 
 log = logging.getLogger("leveret.broker")
@@ -267,7 +267,7 @@ class Broker:
         return results
 
     def _record_unroutable(self, exchange: Exchange, run: Run) -> None:
-        write_content(self.store, run)
+        write_messages(self.store, run.messages)
         vhost = None if run.origin else self._maybe_vhost_of(exchange)
         self.store.record_many(EventKind.UNROUTABLE, 0, run.ids, run.origin, vhost)
         self.scheduler.schedule()

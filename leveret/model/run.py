@@ -92,6 +92,12 @@ class Run:
         return sum(map(len, self.frames))
 
     @property
+    def bytes_to_store(self) -> int:
+        """`content_size` without a body that is stored in parts."""
+        body = self.large_body
+        return self.content_size - (len(body) if body is not None and body.first_part else 0)
+
+    @property
     def messages(self) -> list[Message]:
         """The single messages, made when they are first needed."""
         if self._messages is None:
@@ -137,13 +143,12 @@ class Run:
         if self._messages is not None:
             return self._messages[index]
         frames, header_size = self.frames[index], self.header_sizes[index]
-        message = Message.__new__(Message)
-        message.address, message.channel, message.frames = self.address, self.channel, frames
-        message.header_size, message.body_size = header_size, self.body_sizes[index]
+        is_last = index == len(self.frames) - 1
+        found = self.scan if is_last else scan(frames[19 : 7 + header_size])
+        body_size = self.body_sizes[index]
+        message = Message(self.address, self.channel, frames, header_size, body_size, found)
         message.id, message.time_ms, message.origin = self.ids[index], self.time_ms, self.origin
         message.keep, message.stored = self.keep, self.is_stored
-        is_last = index == len(self.frames) - 1
-        message.scan = self.scan if is_last else scan(frames[19 : 7 + header_size])
         return message
 
     def copy(self, part: slice) -> Run:

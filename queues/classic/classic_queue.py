@@ -844,28 +844,19 @@ class ClassicQueue:
             self._callbacks.mark_ready(self)
 
 
-def write_content(store: Store, run: Run) -> None:
-    """Append the content of a run to the batch: once, however many queues it goes to."""
-    if not run.is_packed:
-        for message in run.messages:
-            write_message(store, message)
-    elif not run.is_stored:
-        store.append(run)
-        run.is_stored = True
-        if run.keep is not Keep.NOTHING:
-            store.record_many(EventKind.PUBLISHED, 0, run.ids, run.origin)
-
-
-def write_message(store: Store, message: Message) -> None:
-    """`write_content` for a message that was made."""
-    if message.stored:
+def write_messages(store: Store, messages: Sequence[Message]) -> None:
+    """Append the content of messages of one run to the batch, unless it is stored already."""
+    new = [message for message in messages if not message.stored]
+    if not new:
         return
-    if message.large_body is not None:
-        write_parts(store, message.large_body)
-    message.stored = True
-    store.append(Run.of([message]))
-    if message.keep is not Keep.NOTHING:
-        store.record(EventKind.PUBLISHED, 0, message.id, message.origin)
+    for message in new:
+        message.stored = True
+        if message.large_body is not None:  # it is alone in its run
+            write_parts(store, message.large_body)
+    store.append(Run.of(new))
+    if new[0].keep is not Keep.NOTHING:
+        ids = [message.id for message in new]
+        store.record_many(EventKind.PUBLISHED, 0, ids, new[0].origin)
 
 
 def write_parts(store: Store, body: LargeBody) -> None:
@@ -907,9 +898,15 @@ class Journal:
             return
         else:
             kind = EventKind.ENQUEUED_TRANSIENT
-        write_content(self._store, run)
-        sizes = run.body_sizes
-        self._store.record_many(kind, self.queue_id, run.ids, run.origin, None, sizes)
+        store = self._store
+        if not run.is_packed:
+            write_messages(store, run.messages)
+        elif not run.is_stored:  # once, however many queues it goes to
+            run.is_stored = True
+            store.append(run)
+            if run.keep is not Keep.NOTHING:
+                store.record_many(EventKind.PUBLISHED, 0, run.ids, run.origin)
+        store.record_many(kind, self.queue_id, run.ids, run.origin, None, run.body_sizes)
 
     def record_settled(
         self, kind: EventKind, ids: Sequence[int], actor: int = 0, detail: str | None = None

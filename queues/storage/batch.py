@@ -35,9 +35,9 @@ class Batch:
     """The parts are public: the hot path of the store appends to them directly."""
 
     __slots__ = (
-        "atomic", "bytes", "changes", "events", "is_awaited", "jobs", "log_bytes", "log_ends",
-        "logs", "must_not_lose", "number", "parts", "released_parts", "requires_sync", "runs",
-        "snapshots",
+        "atomic", "bytes", "changes", "events", "is_awaited", "is_ordered", "jobs", "log_bytes",
+        "log_ends", "logs", "must_not_lose", "number", "parts", "released_parts", "requires_sync",
+        "runs", "snapshots",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
@@ -46,6 +46,8 @@ class Batch:
         self.log_bytes = 0
         self.runs: list[Run | StagedPack] = []
         """New messages. Their ids are higher than those of earlier batches."""
+        self.is_ordered = True
+        """Whether the ids of `runs` ascend."""
         self.parts: list[tuple[int, bytes]] = []
         """Ids and data of parts of large bodies."""
         self.released_parts: set[int] = set()
@@ -136,7 +138,8 @@ class Batch:
     def _carry_content(self, failed: "Batch") -> None:
         runs = [run for failed_run in failed.runs for run in _chosen(failed_run, failed)]
         self.runs[:0] = runs
-        self.bytes += sum(map(stored_bytes, runs))
+        self.is_ordered = self.is_ordered and failed.is_ordered
+        self.bytes += sum(run.bytes_to_store for run in runs)
         bodies = [
             run.large_body for run in runs if isinstance(run, Run) and run.large_body is not None
         ]
@@ -193,14 +196,6 @@ class Batch:
         for queue_id, snapshot in self.snapshots.items():
             parts = tuple(_without(part, lost) for part in snapshot.parts)
             self.snapshots[queue_id] = Snapshot(queue_id, parts, snapshot.trim)
-
-
-def stored_bytes(run: Run | StagedPack) -> int:
-    """Bytes of a run without those that are stored in parts."""
-    if isinstance(run, StagedPack):
-        return len(run.sizes) + len(run.crcs)
-    body = run.large_body
-    return run.content_size - (len(body) if body is not None and body.first_part else 0)
 
 
 def _chosen(run: Run | StagedPack, failed: Batch) -> Iterator[Run | StagedPack]:

@@ -31,7 +31,7 @@ from leveret.model.store import (
     Usage,
     WriterJob,
 )
-from leveret.queues.storage.batch import Batch, stored_bytes
+from leveret.queues.storage.batch import Batch
 from leveret.queues.storage.packs import StagedPack, stage_pack
 from leveret.queues.storage.statements import key_of
 
@@ -99,8 +99,10 @@ class BatchBuilder:
     def append(self, content: Run | StagedRuns) -> None:
         batch = self._batch
         if isinstance(content, Run) or (isinstance(content, StagedPack) and content.is_consecutive):
+            if batch.runs and content.ids[0] < batch.runs[-1].ids[-1]:
+                batch.is_ordered = False
             batch.runs.append(content)
-            batch.bytes += stored_bytes(content)
+            batch.bytes += content.bytes_to_store
         else:  # other messages have ids between these: they need packs of their own
             self.discard(content)
             for run in content.runs:

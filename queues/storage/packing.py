@@ -17,11 +17,17 @@ _SWAP = sys.byteorder == "big"
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
-    return _pack(array("Q", ids))
+    numbers = array("Q", ids)
+    if _SWAP:
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 def pack_sizes(sizes: Iterable[int]) -> bytes:
-    return _pack(array("I", sizes))
+    numbers = array("I", sizes)
+    if _SWAP:
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 def unpack_ids(data: bytes) -> "array[int]":
@@ -30,12 +36,6 @@ def unpack_ids(data: bytes) -> "array[int]":
 
 def unpack_sizes(data: bytes) -> "array[int]":
     return _unpack(array("I"), data)
-
-
-def _pack(numbers: "array[int]") -> bytes:
-    if _SWAP:
-        numbers.byteswap()
-    return numbers.tobytes()
 
 
 def _unpack(numbers: "array[int]", data: bytes) -> "array[int]":

@@ -119,6 +119,10 @@ class StagedPack:
         return range(self.runs[0].ids[0], self.runs[-1].ids[-1] + 1)
 
     @property
+    def bytes_to_store(self) -> int:
+        return len(self.sizes) + len(self.crcs)
+
+    @property
     def is_consecutive(self) -> bool:
         """Whether no other message has an id between those of the pack, and all have one `keep`."""
         first = self.runs[0]
@@ -139,6 +143,13 @@ class _Part(NamedTuple):
     frames: Sequence[bytes]
     body_bytes: int
 
+    @property
+    def encoded_head(self) -> bytes:
+        """What the messages share, as in the column `runs`."""
+        name, key = self.exchange.encode(), self.routing_key.encode()
+        count = len(self.ids)
+        return RUN.pack(count, self.time_ms, self.origin, len(name), len(key)) + name + key
+
 
 # -- writing -------------------------------------------------------------------------------------
 
@@ -156,32 +167,29 @@ def encode_packs(contents: Iterable[Run | StagedPack]) -> Iterator[PackRow]:
             parts, room = [], PACK_BYTES
             continue
         frames = run.frames if large is None else [_whole_frames(run, large)]
-        for part, size in _cut(run, frames, room):
-            if parts and (size > room or part.keep != parts[0].keep):
-                yield _encode(parts)
-                parts, room = [], PACK_BYTES
-            parts.append(part)
-            room -= size
+        size = sum(map(len, frames))
+        if parts and (size > room or run.keep != parts[0].keep):
+            yield _encode(parts)
+            parts, room = [], PACK_BYTES
+        if size > room and len(frames) > 1:
+            yield from map(_encode, _cut(run, frames))
+            continue
+        address, bodies = run.address, sum(run.body_sizes)
+        parts.append(_Part(run.time_ms, run.origin, address.exchange, address.routing_key,
+                           run.keep, run.ids, frames, bodies))  # fmt: skip
+        room -= size
     if parts:
         yield _encode(parts)
 
 
-def _cut(run: Run, frames: Sequence[bytes], room: int) -> Iterator[tuple[_Part, int]]:
-    """Parts of a run, the first not larger than `room` if possible, and their sizes."""
-    sizes, head = list(map(len, frames)), _head(run)
-    total = sum(sizes)
-    if total <= room or len(frames) == 1:
-        yield _Part(*head, run.ids, frames, sum(run.body_sizes)), total
-        return
-    ends, start, before = list(accumulate(sizes)), 0, 0
+def _cut(run: Run, frames: Sequence[bytes]) -> Iterator[list[_Part]]:
+    """The parts of a run that is too large for one pack."""
+    ends, start, before = list(accumulate(map(len, frames))), 0, 0
     while start < len(frames):
-        end = max(bisect_right(ends, before + room), start + (room == PACK_BYTES))
-        if end > start:
-            bodies = sum(run.body_sizes[start:end])
-            part = _Part(*head, run.ids[start:end], frames[start:end], bodies)
-            yield part, ends[end - 1] - before
-            start, before = end, ends[end - 1]
-        room = PACK_BYTES
+        end = max(bisect_right(ends, before + PACK_BYTES), start + 1)
+        bodies = sum(run.body_sizes[start:end])
+        yield [_Part(*_head(run), run.ids[start:end], frames[start:end], bodies)]
+        start, before = end, ends[end - 1]
 
 
 def _head(run: Run) -> tuple[int, int, str, str, int]:
@@ -217,7 +225,7 @@ def _encode(parts: list[_Part]) -> PackRow:
         has_bodies=int(body_bytes > 0),
         first_part=None,
         parts=0,
-        runs=b"".join([_encode_run(len(part.ids), *part[:4]) for part in parts]),
+        runs=b"".join([part.encoded_head for part in parts]),
         ids=None if ids[-1] - ids[0] == len(ids) - 1 else pack_ids(ids),
         sizes=pack_sizes(map(len, frames)),
         crcs=pack_sizes(map(checksum, frames)),
@@ -225,7 +233,7 @@ def _encode(parts: list[_Part]) -> PackRow:
         crc=0,
         data=b"".join(frames),
     )
-    return _with_checksum(row)
+    return row._replace(crc=index_checksum(row))
 
 
 def _encode_large(run: Run, body: LargeBody) -> PackRow:
@@ -272,7 +280,7 @@ def _encode_staged(pack: StagedPack) -> PackRow:
         has_bodies=int(body_bytes > 0),
         first_part=pack.first_part,
         parts=pack.parts,
-        runs=b"".join([_encode_run(len(run), *_head(run)[:4]) for run in runs]),
+        runs=b"".join([_Part(*_head(run), run.ids, (), 0).encoded_head for run in runs]),
         ids=None,
         sizes=pack.sizes,
         crcs=pack.crcs,
@@ -281,11 +289,6 @@ def _encode_staged(pack: StagedPack) -> PackRow:
         data=None,
     )
     return _with_checksum(row)
-
-
-def _encode_run(count: int, time_ms: int, origin: int, exchange: str, key: str) -> bytes:
-    name, routing_key = exchange.encode(), key.encode()
-    return RUN.pack(count, time_ms, origin, len(name), len(routing_key)) + name + routing_key
 
 
 def _with_checksum(row: PackRow) -> PackRow:

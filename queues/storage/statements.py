@@ -89,8 +89,13 @@ def key_of(definition: Definition) -> tuple[object, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
+MAX_EXACT_ROWS: Final = 32
+"""There is a statement for every number of rows up to this one."""
 STATEMENT_SIZES: Final = sorted(
-    {*range(1, 33), *(n << k for k in range(5, 12) for n in (1, 3) if n << k <= MAX_ROWS)}
+    {
+        *range(1, MAX_EXACT_ROWS + 1),
+        *(n << k for k in range(5, 12) for n in (1, 3) if n << k <= MAX_ROWS),
+    }
 )
 
 _ROW: Final = re.compile(r"(?<=VALUES)\s+\(([?,\s]+)\)")

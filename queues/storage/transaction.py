@@ -107,7 +107,7 @@ class Transactor:
         self._execute(statements.BEGIN)
         if batch.parts:
             self._insert_parts(batch.parts)
-        self._insert_messages(batch.runs)
+        self._insert_messages(batch.runs, is_ordered=batch.is_ordered)
         if batch.log_ends:
             self._save(batch.log_ends, partial(statements.upsert, LogEnd))
         if batch.changes:
@@ -147,12 +147,12 @@ class Transactor:
     def set_meta(self, key: str, value: str) -> None:
         self._execute(compiled.SET_META, (key, value))
 
-    def _insert_messages(self, runs: list[Run | StagedPack]) -> None:
+    def _insert_messages(self, runs: list[Run | StagedPack], *, is_ordered: bool) -> None:
         """INSERT INTO message_packs: writes messages to SQLite, many of them in one row."""
         if not runs:
             return
         flat: list[object] = []
-        for row in encode_packs(_in_order(runs)):
+        for row in encode_packs(runs if is_ordered else _in_order(runs)):
             flat += row
             self.last_message = max(self.last_message, row.last_id)
             if row.first_part is not None:
@@ -167,8 +167,12 @@ class Transactor:
             self.has_parts = True
 
     def _insert(self, sql: Callable[[int], str], width: int, flat: list[object]) -> None:
+        rows = len(flat) // width
+        if rows <= statements.MAX_EXACT_ROWS:
+            self._execute(sql(rows), flat)
+            return
         start = 0
-        for size in statements.statement_sizes(len(flat) // width):
+        for size in statements.statement_sizes(rows):
             end = start + size * width
             self._execute(sql(size), flat[start:end])
             start = end
@@ -274,13 +278,6 @@ def _in_order(runs: list[Run | StagedPack]) -> list[Run | StagedPack]:
     A queue that rejects some messages of a run leaves them to the next queue of a fanout, so they
     may be appended after messages with higher ids.
     """
-    last = 0
-    for run in runs:
-        if run.ids[0] <= last:
-            break
-        last = run.ids[-1]
-    else:
-        return runs
     single: list[Run | StagedPack] = []
     for run in runs:
         if isinstance(run, Run):

@@ -33,7 +33,7 @@ SECTION = re.compile(r"^#### (\w+):.*?\n\n(.*?)\n\n", re.MULTILINE | re.DOTALL)
 STEP = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`$", re.MULTILINE)
 CLOCKS = {"SystemClock.monotonic", "SystemClock.wall_ms", "wall_clock_ms"}
 SCHEDULING = {"LoopScheduler._schedule", "RequestPacing._next_iteration"}
-MAX_HOPS_IN, MAX_FILES_IN, MAX_HOPS, MAX_HTTP_HOPS = 21, 10, 91, 45
+MAX_HOPS_IN, MAX_FILES_IN, MAX_HOPS, MAX_HTTP_HOPS = 20, 10, 90, 45
 RUN = 3
 
 

@@ -1,6 +1,7 @@
 """R-05: SIGKILL during tx.commit; every transaction is recovered completely or not at all.
 
-One of the targets is a log, so that a transaction is in two files.
+One of the targets is a log, so that a transaction is in two files. Every fourth transaction is so
+large that its content is stored before its commit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ TARGETS = ("tx-a", "tx-b", LOG)
 WORK = "tx-work"
 PUBLISHES, ACKS, WORKERS = 10, 5, 3
 _NUMBER = struct.Struct(">Q")
+LARGE_EVERY, LARGE_PUBLISHES, PADDING = 4, 30, bytes(120_000)
+"""Two thirds of the messages go to queues: in these transactions, more than `STAGED_FROM` bytes."""
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ async def kill_during_commit(
         await broker.stop()
         for number, work in transactions.acked_by.items():
             state = (received[number], len(left.intersection(work)))
-            is_whole, is_absent = state == (PUBLISHES, 0), state == (0, len(work))
+            is_whole, is_absent = state == (_publishes(number), 0), state == (0, len(work))
             torn += not (is_whole or is_absent)
             lost += number in transactions.committed and not is_whole
             recovered += number not in transactions.committed and is_whole
@@ -83,6 +86,10 @@ async def kill_during_commit(
     if not transactions.committed:
         problems.append("no transaction was ever answered")
     return Outcome("R-05", "kill -9 during tx.commit", figures, tuple(problems))
+
+
+def _publishes(number: int) -> int:
+    return PUBLISHES if number % LARGE_EVERY else LARGE_PUBLISHES
 
 
 async def _prepare(address: tuple[str, int], transactions: Transactions, count: int) -> None:
@@ -124,9 +131,12 @@ async def _commit_on(address: tuple[str, int], transactions: Transactions) -> No
                 return
             number = transactions.next()
             transactions.acked_by[number] = [work for _, work in taken]
-            for index in range(PUBLISHES):
+            count = _publishes(number)
+            for index in range(count):
                 target = TARGETS[index % len(TARGETS)]
-                client.publish("", target, _NUMBER.pack(number), PROPERTIES["persistent"])
+                is_padded = count == LARGE_PUBLISHES and target != LOG
+                body = _NUMBER.pack(number) + (PADDING if is_padded else b"")
+                client.publish("", target, body, PROPERTIES["persistent"])
             client.ack(taken[-1][0], True)
             await client.call(commands.Tx.Commit(), commands.Tx.CommitOk)
             transactions.committed.add(number)
@@ -137,7 +147,7 @@ async def _take(address: tuple[str, int], queues: tuple[str, ...]) -> list[int]:
     numbers: list[int] = []
 
     def delivered(tag: int, _redelivered: bool, body: bytes) -> None:
-        numbers.append(_NUMBER.unpack(body)[0])
+        numbers.append(_NUMBER.unpack_from(body)[0])
         client.ack(tag, True)
 
     client = await Client.connect(address, on_delivery=delivered)

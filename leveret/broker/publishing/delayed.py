@@ -39,7 +39,7 @@ from leveret.model.store import (
     UnreadableMessage,
 )
 from leveret.model.tables import Table
-from leveret.queues.classic.classic_queue import write_message
+from leveret.queues.classic.classic_queue import write_messages
 from leveret.queues.counters import QueueCounters
 from leveret.queues.port import EnqueueResult, Target
 
@@ -152,7 +152,7 @@ class DelayQueue:
         if bcc_keys:
             self._bcc_keys[message.id] = json.dumps(bcc_keys)
         store = self._broker.store
-        write_message(store, message)
+        write_messages(store, [message])
         size, detail = message.body_size, self._detail(due, message.id)
         store.record(EventKind.ENQUEUED, self.id, message.id, message.origin, detail, size)
         self.counters.published += 1
