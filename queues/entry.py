@@ -74,6 +74,11 @@ class Entry:
         self.message = stamped
 
 
+MESSAGES_PER_EFFORT = 4
+"""So many messages of a run count as one single message: their frames are written together. If a
+queue delivered less per tick than a publisher can send, it would spill to disk."""
+
+
 class RunPart:
     """`count` messages of a run from `start` on: one after the other or, among consumers in turn,
     every `step`-th. They have not been delivered before and do not expire."""
@@ -91,6 +96,11 @@ class RunPart:
 
     def __repr__(self) -> str:
         return f"<RunPart {self.id} to {self.last_id}>"
+
+    @property
+    def effort(self) -> int:
+        """How much work it is to deliver it, in single messages."""
+        return self.count // MESSAGES_PER_EFFORT + 1
 
     @property
     def slice(self) -> slice:

@@ -426,11 +426,11 @@ class ClassicQueue:
         `takes_turns`, for other queues whose consumers share the credit of a channel.
         """
         ready, single = self.ready, self.options.single_active
-        stop, now_ms = len(ready) - max_count, self._callbacks.now_ms
+        budget, now_ms = max_count, self._callbacks.now_ms
         self._is_delivering = True
         try:
             while ready:
-                if len(ready) <= stop:
+                if budget <= 0:
                     self._callbacks.mark_ready(self)
                     return False
                 if (
@@ -448,27 +448,33 @@ class ClassicQueue:
                     return False
                 if len(able) == 1 and not able[0][0].takes_turns:
                     consumer, credit = able[0]
-                    self._deliver(consumer, ready.take(credit, last_id))
+                    taken = ready.take(credit, last_id)
+                    budget -= taken.effort if isinstance(taken, RunPart) else len(taken)
+                    self._deliver(consumer, taken)
                     if not single and len(consumers) > 1:
                         consumers.rotate_past(consumer)
                 elif any(consumer.shares_credit for consumer, _ in able):
                     consumer = able[0][0]
+                    budget -= 1
                     self._deliver(consumer, ready.take(1, last_id))
                     consumers.rotate_past(consumer)
                     if takes_turns and consumer.takes_turns:
                         self._callbacks.mark_ready(self)
                         return False
                 else:
-                    self._deliver_in_turn(able, last_id)
+                    budget -= self._deliver_in_turn(able, last_id)
             return True
         finally:
             self._is_delivering = False
 
-    def _deliver_in_turn(self, able: list[tuple[Consumer, int]], last_id: int) -> None:
+    def _deliver_in_turn(self, able: list[tuple[Consumer, int]], last_id: int) -> int:
+        """Returns the effort that it took."""
         taken, last_consumer = take_in_turn(self.ready, able, last_id)
+        effort = sum(each.effort if isinstance(each, RunPart) else len(each) for each in taken)
         for (consumer, _), messages in zip(able, taken, strict=False):
             self._deliver(consumer, messages)
         self._consumers.rotate_past(last_consumer)
+        return effort
 
     def _last_deliverable_id(self) -> int:
         """The last message id that may be delivered; extends the lease before it is used up."""

@@ -40,3 +40,19 @@ def test_many_messages_are_delivered_over_several_turns(consumer_count, argument
     assert max(per_turn) < MAX_DELIVERED_PER_TICK + BATCH_BYTES / BYTES_PER_MESSAGE
     all_ids = [number for consumer in consumers for number in consumer.delivered_ids]
     assert sorted(all_ids) == [*range(1, COUNT + 1)]
+
+
+def test_more_messages_of_runs_are_delivered_in_a_turn():
+    """A queue that delivered less than a publisher can send in a turn would spill to disk."""
+    queue = ClassicQueue(QueueSpec("q"), 1, QueueCallbacks())
+    consumer = FakeConsumer(no_ack=True)
+    queue.add_consumer(consumer)
+    for number in range(COUNT // 100):
+        message = Message.build(Address.of("", "q"), b"\x00\x00", b"x")
+        sizes = [message.header_size] * 100, [1] * 100
+        run = Run(message.address, 1, [message.frames] * 100, *sizes, message.scan)
+        run.ids = range(number * 100 + 1, number * 100 + 101)
+        queue.enqueue(run)
+    queue.dispatch()
+    delivered = len(consumer.delivered_ids)
+    assert 3 * MAX_DELIVERED_PER_TICK < delivered < 5 * MAX_DELIVERED_PER_TICK
