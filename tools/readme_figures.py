@@ -33,8 +33,9 @@ def cells(line: str) -> list[str]:
 
 
 def figures(page: str) -> str:
-    """Return four columns of the rows listed in ROWS."""
-    lines = [line for line in page.splitlines() if line.startswith("|")]
+    """Return four columns of the rows listed in ROWS, from the table of results."""
+    table_of_results = page.partition("<!-- end of results -->")[0]
+    lines = [line for line in table_of_results.splitlines() if line.startswith("|")]
     head = next(line for line in lines if cells(line)[0] == "workload")
     rows = {cells(line)[0]: cells(line) for line in lines}
     missing = [name for name in ROWS if name not in rows]
