@@ -1,7 +1,7 @@
 """A delivery: messages of one queue that were handed out together and are not settled.
 
-The queue and whoever settles the messages share the object. A part that is settled alone becomes a
-delivery of its own (`take`), so the queue always knows exactly what is unacknowledged.
+The queue and the channel share the object. A part that is settled alone becomes a delivery of its
+own (`take`), so the queue always knows exactly what is unacknowledged.
 
 Messages of a run stay a part of that run as long as they are settled from one of its ends, as
 consumers do that acknowledge in order. A tag in the middle makes single entries of the rest.

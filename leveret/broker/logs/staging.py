@@ -1,12 +1,12 @@
 """Makes the partitions of a wide log before the log is declared.
 
 A log may have 1,000 partitions with five files and directories each, which takes a second. In a
-batch of the store, everybody's confirms would wait for it. So the partitions of a wide log are made
-in advance: objects in small parts between the work of other clients, files on a thread of its own.
-Nobody sees them, and nothing is stored about them. Whoever asked for the log waits meanwhile, and
-then declares it with all its partitions in one step, whose definitions are one batch.
+batch of the store, the confirms of all clients would wait for it. So the partitions of a wide log
+are made in advance: objects in small parts between the work of other clients, files on a thread of
+their own. They are not in the virtual host and not in the database. The declaring client waits
+meanwhile; then the log is declared with all its partitions in one step and one batch.
 
-Partitions that nobody uses then (an error, a client that has left, a name that was taken meanwhile)
+Partitions that are not used (an error, a client that has left, a name that was taken meanwhile)
 are removed. After a crash their directories belong to no log and have no records: the next start
 removes them.
 
